@@ -1,0 +1,32 @@
+//! warmroute: a prefix-cache router for LLM replicas, as one WebAssembly module for Envoy.
+//!
+//! A hub listens to the engines' KV events and publishes [observations](observation) of who holds which blocks. One
+//! of Envoy's VMs, the leader, receives them and commits them to a log in shared data; every VM that serves requests
+//! follows that log into its own [index]. A request is turned into a [chain of block keys](fingerprint), the index
+//! says which replicas hold the longest leading run of it, and [routing] ranks them.
+//!
+//! ```text
+//! native (hub, engines) ─► wire ─► core
+//! filter ─► flow ─► wire, config ─► core = observation, fingerprint, request, index, routing
+//! ```
+//!
+//! The core takes time and configuration as arguments and knows no host, clock, I/O or randomness. The `filter`
+//! feature adds the proxy-wasm module (wasm32 only), the `native` feature the hub, the fake engine and the load
+//! generator.
+
+pub mod config;
+pub mod fingerprint;
+pub mod index;
+pub mod observation;
+pub mod request;
+pub mod routing;
+pub mod wire;
+
+pub mod flow;
+pub mod host;
+
+#[cfg(all(feature = "filter", target_arch = "wasm32"))]
+mod filter;
+
+#[cfg(feature = "native")]
+pub mod native;

@@ -1,0 +1,6 @@
+//! The programs around the filter: the hub, the engines' event formats, a fake engine, the load generator.
+
+pub mod engine;
+pub mod fake;
+pub mod hub;
+pub mod load;

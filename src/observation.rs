@@ -1,0 +1,273 @@
+//! What a publisher reports about replicas' caches.
+//!
+//! An [`Observation`] is one fact. The hub publishes them numbered with its own slots; the leader VM renumbers them with
+//! the slots of its log and commits them there; every index is a fold over them. A slot is never given to another
+//! replica or scope within its publisher's lifetime, so that applying a fact twice, or late, cannot credit the
+//! wrong one.
+
+use crate::fingerprint::PrefixHash;
+
+/// The key of a block: opaque bytes, equal or not.
+///
+/// A fingerprint and an explicit 8-byte key with the same bytes are the same key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BlockKey {
+    /// A key of 8 bytes, read big-endian.
+    Hash64(u64),
+    /// A key of any other length from 1 byte.
+    Bytes(Box<[u8]>),
+}
+
+/// A number that stands for a replica in one generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaSlot(pub u32);
+
+/// A number that stands for a [`Scope`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScopeSlot(pub u32);
+
+/// What block keys are relative to: blocks match inside one scope only.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Scope {
+    /// The tenant.
+    pub tenant_id: String,
+    /// The model as requests name it.
+    pub model_id: String,
+    /// The tag that the producer of keys and the gateway share.
+    pub hash_scheme: String,
+    /// The LoRA adapter; empty for the base model.
+    pub adapter_id: String,
+}
+
+/// Where a block is; colder tiers are slower to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    /// The engine's KV cache.
+    #[default]
+    T1,
+    /// Local offload.
+    T2,
+    /// Remote.
+    T3,
+    /// Not known; the coldest, since nothing can be assumed.
+    Unspecified,
+}
+
+/// A block that a replica holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredBlock {
+    /// The block's key.
+    pub key: BlockKey,
+    /// Tokens from the start of the prompt to the end of this block.
+    pub token_count: u32,
+}
+
+/// One reported fact about a replica's cache.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Observation {
+    /// `slot` stands for `scope` from now on.
+    Scope {
+        /// The number.
+        slot: ScopeSlot,
+        /// What it stands for.
+        scope: Scope,
+    },
+    /// `replica` stands for a new generation of `replica_id`; it counts from its [`Observation::ReplicaComplete`].
+    ReplicaUp {
+        /// The number.
+        replica: ReplicaSlot,
+        /// The replica's id.
+        replica_id: String,
+        /// Where Envoy reaches it: `ip:port`, IPv6 in brackets.
+        address: String,
+    },
+    /// All that the replica holds has been reported: it counts now, and an older generation no longer does.
+    ReplicaComplete {
+        /// The replica.
+        replica: ReplicaSlot,
+    },
+    /// The replica is gone for good.
+    ReplicaGone {
+        /// The replica.
+        replica: ReplicaSlot,
+    },
+    /// The replica holds these blocks (`BlockStored`).
+    Stored {
+        /// The replica.
+        replica: ReplicaSlot,
+        /// What the keys are relative to.
+        scope: ScopeSlot,
+        /// Where the blocks are.
+        tier: Tier,
+        /// When they were last reported, Unix time in ms.
+        last_seen_ms: u64,
+        /// The blocks.
+        blocks: Vec<StoredBlock>,
+    },
+    /// The replica no longer holds these blocks (`BlockRemoved`).
+    Removed {
+        /// The replica.
+        replica: ReplicaSlot,
+        /// What the keys are relative to.
+        scope: ScopeSlot,
+        /// The blocks.
+        keys: Vec<BlockKey>,
+    },
+    /// The replica holds nothing any more (`AllBlocksCleared`).
+    Cleared {
+        /// The replica.
+        replica: ReplicaSlot,
+    },
+    /// The replica's load.
+    Stats {
+        /// The replica.
+        replica: ReplicaSlot,
+        /// The figures.
+        stats: ReplicaStats,
+    },
+}
+
+/// A replica's load as it reported it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ReplicaStats {
+    /// From 0 (idle) to 1 (saturated).
+    pub pressure: f32,
+    /// Share of queried prefix tokens served from cache since the previous report, 0 to 1.
+    pub hit_rate: f32,
+    /// When the replica reported this, Unix time in ms.
+    pub reported_ms: u64,
+}
+
+/// One message of the Observe stream. `proto/warmroute/v1/observation.proto` has the guarantees.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamMessage {
+    /// Counts the messages of one stream, from 1.
+    pub number: u64,
+    /// The hub's lifetime, never 0.
+    pub epoch: u64,
+    /// The subscriber's position once this message is applied.
+    pub sequence: u64,
+    /// What the message says.
+    pub body: StreamBody,
+}
+
+/// What a [`StreamMessage`] says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StreamBody {
+    /// Full state follows.
+    Reset,
+    /// A part of the full state.
+    Chunk(Vec<Observation>),
+    /// The full state is complete; a replica not announced since the reset is gone.
+    ResetComplete,
+    /// Deltas continue from the subscriber's position.
+    Resumed,
+    /// Changes, in order.
+    Delta {
+        /// The first sequence in this message.
+        first_sequence: u64,
+        /// The changes.
+        observations: Vec<Observation>,
+    },
+    /// Nothing new; the hub lives.
+    Heartbeat,
+}
+
+/// What a subscriber asks for first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subscription {
+    /// Who subscribes, for logs and metrics.
+    pub node_id: String,
+    /// The subscriber's build.
+    pub version: String,
+    /// Epoch of the last message applied, 0 for none.
+    pub epoch: u64,
+    /// Sequence of the last message applied, 0 for none.
+    pub sequence: u64,
+    /// Only these models; empty for all.
+    pub models: Vec<String>,
+    /// Only these tenants; empty for all.
+    pub tenants: Vec<String>,
+}
+
+/// What a subscriber sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SubscriberMessage {
+    /// The first message, and only the first.
+    Subscribe(Subscription),
+    /// The highest [`StreamMessage::number`] applied.
+    Acknowledge(u64),
+}
+
+/// A key without bytes: it would stand for every prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmptyKey;
+
+// === impl BlockKey ===
+
+impl BlockKey {
+    /// The key with these bytes.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub fn from_bytes(bytes: &[u8]) -> Result<BlockKey, EmptyKey> {
+        if let Ok(eight) = <[u8; 8]>::try_from(bytes) {
+            return Ok(BlockKey::Hash64(u64::from_be_bytes(eight)));
+        }
+        if bytes.is_empty() { Err(EmptyKey) } else { Ok(BlockKey::Bytes(bytes.into())) }
+    }
+
+    /// Appends the key's bytes to `out`.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        match self {
+            BlockKey::Hash64(hash) => out.extend_from_slice(&hash.to_be_bytes()),
+            BlockKey::Bytes(bytes) => out.extend_from_slice(bytes),
+        }
+    }
+
+    /// Length in bytes.
+    pub fn width(&self) -> usize {
+        match self {
+            BlockKey::Hash64(_) => 8,
+            BlockKey::Bytes(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl From<PrefixHash> for BlockKey {
+    fn from(hash: PrefixHash) -> BlockKey {
+        BlockKey::Hash64(hash.0)
+    }
+}
+
+// === impl Tier ===
+
+impl Tier {
+    /// The number used on the wire and in the log: 1 to 3, 0 for unspecified.
+    pub fn number(self) -> u8 {
+        match self {
+            Tier::Unspecified => 0,
+            Tier::T1 => 1,
+            Tier::T2 => 2,
+            Tier::T3 => 3,
+        }
+    }
+
+    /// The tier with this number; anything outside 1 to 3 is unspecified.
+    pub fn from_number(number: u32) -> Tier {
+        match number {
+            1 => Tier::T1,
+            2 => Tier::T2,
+            3 => Tier::T3,
+            _ => Tier::Unspecified,
+        }
+    }
+}
+
+impl std::fmt::Display for EmptyKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a block key is empty, at least 1 byte is needed")
+    }
+}
+
+impl std::error::Error for EmptyKey {}

@@ -1,0 +1,396 @@
+//! The Observe stream's protobuf messages to and from domain types.
+//!
+//! In: bytes that another process sent. Out: [`StreamMessage`]s that can be trusted in shape: keys are whole and not
+//! empty, counts fit the keys, every message has a body. What does not hold is refused as a whole with the field's
+//! name. The only file that sees both prost types and domain types; `proto/warmroute/v1/observation.proto` is the
+//! reference for the fields.
+
+use prost::Message;
+
+use crate::observation::{
+    BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, StreamBody, StreamMessage,
+    SubscriberMessage, Subscription, Tier,
+};
+
+/// Types generated from `warmroute.v1`.
+#[allow(missing_docs, clippy::all)]
+pub mod v1 {
+    include!(concat!(env!("OUT_DIR"), "/warmroute.v1.rs"));
+}
+
+/// Full name of the service.
+pub const SERVICE: &str = "warmroute.v1.Observation";
+/// The streaming method.
+pub const METHOD: &str = "Observe";
+/// The largest encoded message the hub sends.
+pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
+/// The most bytes of messages the hub sends ahead of the subscriber's acknowledgement.
+pub const MAX_UNACKNOWLEDGED_BYTES: usize = 256 * 1024;
+/// The longest explicit block key.
+pub const MAX_KEY_BYTES: usize = 256;
+
+/// Why a message was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Not a protobuf message of the expected type.
+    NotProtobuf(String),
+    /// A message or fact without a kind, or of a kind this build does not know.
+    NoKind(&'static str),
+    /// A field with a value that is not allowed.
+    Field {
+        /// The field's name in the proto file.
+        field: &'static str,
+        /// What is wrong and what is allowed.
+        problem: &'static str,
+    },
+}
+
+/// Encodes what a subscriber sends.
+pub fn encode_subscriber_message(message: &SubscriberMessage) -> Vec<u8> {
+    subscriber_message_to_proto(message).encode_to_vec()
+}
+
+/// Decodes what the hub sends.
+///
+/// # Errors
+/// When the bytes are not a well-formed `ObserveResponse`.
+pub fn decode_stream_message(bytes: &[u8]) -> Result<StreamMessage, Malformed> {
+    let message = v1::ObserveResponse::decode(bytes).map_err(|error| Malformed::NotProtobuf(error.to_string()))?;
+    stream_message_from_proto(message)
+}
+
+/// The protobuf form of what a subscriber sends.
+pub fn subscriber_message_to_proto(message: &SubscriberMessage) -> v1::ObserveRequest {
+    use v1::observe_request::Kind;
+    let kind = match message {
+        SubscriberMessage::Acknowledge(number) => Kind::Acknowledge(v1::Acknowledge { number: *number }),
+        SubscriberMessage::Subscribe(subscription) => Kind::Subscribe(v1::Subscribe {
+            node_id: subscription.node_id.clone(),
+            version: subscription.version.clone(),
+            epoch: subscription.epoch,
+            sequence: subscription.sequence,
+            models: subscription.models.clone(),
+            tenants: subscription.tenants.clone(),
+        }),
+    };
+    v1::ObserveRequest { kind: Some(kind) }
+}
+
+/// What a subscriber sent.
+///
+/// # Errors
+/// When the message has no kind.
+pub fn subscriber_message_from_proto(message: v1::ObserveRequest) -> Result<SubscriberMessage, Malformed> {
+    use v1::observe_request::Kind;
+    match message.kind.ok_or(Malformed::NoKind("ObserveRequest"))? {
+        Kind::Acknowledge(acknowledge) => Ok(SubscriberMessage::Acknowledge(acknowledge.number)),
+        Kind::Subscribe(subscribe) => Ok(SubscriberMessage::Subscribe(Subscription {
+            node_id: subscribe.node_id,
+            version: subscribe.version,
+            epoch: subscribe.epoch,
+            sequence: subscribe.sequence,
+            models: subscribe.models,
+            tenants: subscribe.tenants,
+        })),
+    }
+}
+
+/// The protobuf form of a stream message.
+pub fn stream_message_to_proto(message: &StreamMessage) -> v1::ObserveResponse {
+    use v1::observe_response::Kind;
+    let kind = match &message.body {
+        StreamBody::Reset => Kind::Reset(v1::Reset {}),
+        StreamBody::Chunk(observations) => Kind::Chunk(v1::Chunk { facts: facts_to_proto(observations) }),
+        StreamBody::ResetComplete => Kind::ResetComplete(v1::ResetComplete {}),
+        StreamBody::Resumed => Kind::Resumed(v1::Resumed {}),
+        StreamBody::Delta { first_sequence, observations } => {
+            Kind::Delta(v1::Delta { first_sequence: *first_sequence, facts: facts_to_proto(observations) })
+        }
+        StreamBody::Heartbeat => Kind::Heartbeat(v1::Heartbeat {}),
+    };
+    v1::ObserveResponse { number: message.number, epoch: message.epoch, sequence: message.sequence, kind: Some(kind) }
+}
+
+/// A stream message as the hub sent it.
+///
+/// # Errors
+/// When a field is missing or has a value that is not allowed.
+pub fn stream_message_from_proto(message: v1::ObserveResponse) -> Result<StreamMessage, Malformed> {
+    use v1::observe_response::Kind;
+    if message.epoch == 0 {
+        return Err(Malformed::Field { field: "epoch", problem: "is 0, must name the hub's lifetime" });
+    }
+    let body = match message.kind.ok_or(Malformed::NoKind("ObserveResponse"))? {
+        Kind::Reset(_) => StreamBody::Reset,
+        Kind::Chunk(chunk) => StreamBody::Chunk(facts_from_proto(chunk.facts)?),
+        Kind::ResetComplete(_) => StreamBody::ResetComplete,
+        Kind::Resumed(_) => StreamBody::Resumed,
+        Kind::Delta(delta) => {
+            StreamBody::Delta { first_sequence: delta.first_sequence, observations: facts_from_proto(delta.facts)? }
+        }
+        Kind::Heartbeat(_) => StreamBody::Heartbeat,
+    };
+    Ok(StreamMessage { number: message.number, epoch: message.epoch, sequence: message.sequence, body })
+}
+
+/// The protobuf form of one observation.
+///
+/// All keys of one `Stored` or `Removed` must have one width.
+pub fn fact_to_proto(observation: &Observation) -> v1::Fact {
+    use v1::fact::Kind;
+    let kind = match observation {
+        Observation::Scope { slot, scope } => Kind::Scope(v1::Scope {
+            scope: slot.0,
+            tenant_id: scope.tenant_id.clone(),
+            model_id: scope.model_id.clone(),
+            hash_scheme: scope.hash_scheme.clone(),
+            adapter_id: scope.adapter_id.clone(),
+        }),
+        Observation::ReplicaUp { replica, replica_id, address } => Kind::ReplicaUp(v1::ReplicaUp {
+            replica: replica.0,
+            replica_id: replica_id.clone(),
+            address: address.clone(),
+        }),
+        Observation::ReplicaComplete { replica } => Kind::ReplicaComplete(v1::ReplicaComplete { replica: replica.0 }),
+        Observation::ReplicaGone { replica } => Kind::ReplicaGone(v1::ReplicaGone { replica: replica.0 }),
+        Observation::Stored { replica, scope, tier, last_seen_ms, blocks } => {
+            let (keys, key_bytes) = concatenated(blocks.iter().map(|block| &block.key));
+            Kind::Stored(v1::BlockStored {
+                replica: replica.0,
+                scope: scope.0,
+                tier: u32::from(tier.number()),
+                last_seen_ms: *last_seen_ms,
+                keys,
+                key_bytes,
+                token_counts: blocks.iter().map(|block| block.token_count).collect(),
+            })
+        }
+        Observation::Removed { replica, scope, keys } => {
+            let (keys, key_bytes) = concatenated(keys.iter());
+            Kind::Removed(v1::BlockRemoved { replica: replica.0, scope: scope.0, keys, key_bytes })
+        }
+        Observation::Cleared { replica } => Kind::Cleared(v1::AllBlocksCleared { replica: replica.0 }),
+        Observation::Stats { replica, stats } => Kind::Stats(v1::ReplicaStats {
+            replica: replica.0,
+            pressure: stats.pressure,
+            hit_rate: stats.hit_rate,
+            reported_ms: stats.reported_ms,
+        }),
+    };
+    v1::Fact { kind: Some(kind) }
+}
+
+/// One observation as the hub sent it.
+///
+/// # Errors
+/// When a field is missing or has a value that is not allowed.
+pub fn fact_from_proto(fact: v1::Fact) -> Result<Observation, Malformed> {
+    use v1::fact::Kind;
+    Ok(match fact.kind.ok_or(Malformed::NoKind("Fact"))? {
+        Kind::Scope(scope) => Observation::Scope {
+            slot: ScopeSlot(scope.scope),
+            scope: Scope {
+                tenant_id: scope.tenant_id,
+                model_id: scope.model_id,
+                hash_scheme: scope.hash_scheme,
+                adapter_id: scope.adapter_id,
+            },
+        },
+        Kind::ReplicaUp(up) => {
+            if up.replica_id.is_empty() {
+                return Err(Malformed::Field { field: "replica_id", problem: "is empty" });
+            }
+            Observation::ReplicaUp { replica: ReplicaSlot(up.replica), replica_id: up.replica_id, address: up.address }
+        }
+        Kind::ReplicaComplete(complete) => Observation::ReplicaComplete { replica: ReplicaSlot(complete.replica) },
+        Kind::ReplicaGone(gone) => Observation::ReplicaGone { replica: ReplicaSlot(gone.replica) },
+        Kind::Stored(stored) => {
+            let keys = split_keys(&stored.keys, stored.key_bytes)?;
+            if keys.len() != stored.token_counts.len() {
+                return Err(Malformed::Field { field: "token_counts", problem: "must have one entry a key" });
+            }
+            if stored.token_counts.contains(&0) {
+                return Err(Malformed::Field { field: "token_counts", problem: "has a 0, must be at least 1" });
+            }
+            Observation::Stored {
+                replica: ReplicaSlot(stored.replica),
+                scope: ScopeSlot(stored.scope),
+                tier: Tier::from_number(stored.tier),
+                last_seen_ms: stored.last_seen_ms,
+                blocks: keys
+                    .into_iter()
+                    .zip(stored.token_counts)
+                    .map(|(key, token_count)| StoredBlock { key, token_count })
+                    .collect(),
+            }
+        }
+        Kind::Removed(removed) => Observation::Removed {
+            replica: ReplicaSlot(removed.replica),
+            scope: ScopeSlot(removed.scope),
+            keys: split_keys(&removed.keys, removed.key_bytes)?,
+        },
+        Kind::Cleared(cleared) => Observation::Cleared { replica: ReplicaSlot(cleared.replica) },
+        Kind::Stats(stats) => Observation::Stats {
+            replica: ReplicaSlot(stats.replica),
+            stats: ReplicaStats {
+                pressure: unit_interval(stats.pressure),
+                hit_rate: unit_interval(stats.hit_rate),
+                reported_ms: stats.reported_ms,
+            },
+        },
+    })
+}
+
+fn facts_to_proto(observations: &[Observation]) -> Vec<v1::Fact> {
+    observations.iter().map(fact_to_proto).collect()
+}
+
+fn facts_from_proto(facts: Vec<v1::Fact>) -> Result<Vec<Observation>, Malformed> {
+    facts.into_iter().map(fact_from_proto).collect()
+}
+
+fn concatenated<'a>(keys: impl Iterator<Item = &'a BlockKey>) -> (prost::bytes::Bytes, u32) {
+    let mut bytes = Vec::new();
+    let mut width = 0;
+    for key in keys {
+        width = key.width();
+        key.write_to(&mut bytes);
+    }
+    (bytes.into(), u32::try_from(width).unwrap_or(u32::MAX))
+}
+
+fn split_keys(bytes: &[u8], key_bytes: u32) -> Result<Vec<BlockKey>, Malformed> {
+    let width = key_bytes as usize;
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    if width == 0 || width > MAX_KEY_BYTES {
+        return Err(Malformed::Field { field: "key_bytes", problem: "must be 1 to 256" });
+    }
+    if !bytes.len().is_multiple_of(width) {
+        return Err(Malformed::Field { field: "keys", problem: "length is not a multiple of key_bytes" });
+    }
+    bytes
+        .chunks_exact(width)
+        .map(|key| {
+            BlockKey::from_bytes(key).map_err(|_| Malformed::Field { field: "keys", problem: "has an empty key" })
+        })
+        .collect()
+}
+
+/// A share between 0 and 1; what is not a number counts as 0.
+fn unit_interval(value: f32) -> f32 {
+    if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) }
+}
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Malformed::NotProtobuf(error) => write!(f, "not a protobuf message: {error}"),
+            Malformed::NoKind(message) => write!(f, "{message} has no kind known to this build"),
+            Malformed::Field { field, problem } => write!(f, "{field} {problem}"),
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delta(observations: Vec<Observation>) -> StreamMessage {
+        StreamMessage {
+            number: 7,
+            epoch: 9,
+            sequence: 12,
+            body: StreamBody::Delta { first_sequence: 11, observations },
+        }
+    }
+
+    fn round_trip(message: &StreamMessage) -> Result<StreamMessage, Malformed> {
+        decode_stream_message(&stream_message_to_proto(message).encode_to_vec())
+    }
+
+    #[test]
+    fn every_fact_survives_the_wire() {
+        let scope = Scope {
+            tenant_id: "t".into(),
+            model_id: "m".into(),
+            hash_scheme: "vllm".into(),
+            adapter_id: "lora".into(),
+        };
+        let block = StoredBlock { key: BlockKey::Hash64(0xEA06_FC71_A5EE_6E88), token_count: 16 };
+        let wide = BlockKey::from_bytes(&[1; 32]).unwrap();
+        let message = delta(vec![
+            Observation::Scope { slot: ScopeSlot(3), scope },
+            Observation::ReplicaUp { replica: ReplicaSlot(1), replica_id: "r".into(), address: "10.0.0.1:8000".into() },
+            Observation::Stored {
+                replica: ReplicaSlot(1),
+                scope: ScopeSlot(3),
+                tier: Tier::T2,
+                last_seen_ms: 1_700_000_000_000,
+                blocks: vec![block.clone(), StoredBlock { key: BlockKey::Hash64(1), token_count: 32 }],
+            },
+            Observation::Removed { replica: ReplicaSlot(1), scope: ScopeSlot(3), keys: vec![wide.clone(), wide] },
+            Observation::Cleared { replica: ReplicaSlot(1) },
+            Observation::Stats {
+                replica: ReplicaSlot(1),
+                stats: ReplicaStats { pressure: 0.25, hit_rate: 0.5, reported_ms: 5 },
+            },
+            Observation::ReplicaComplete { replica: ReplicaSlot(1) },
+            Observation::ReplicaGone { replica: ReplicaSlot(1) },
+        ]);
+        assert_eq!(round_trip(&message), Ok(message));
+    }
+
+    #[test]
+    fn a_key_that_is_cut_is_refused() {
+        let fact = v1::Fact {
+            kind: Some(v1::fact::Kind::Removed(v1::BlockRemoved {
+                replica: 1,
+                scope: 1,
+                keys: vec![0; 12].into(),
+                key_bytes: 8,
+            })),
+        };
+        let refused = fact_from_proto(fact);
+        assert_eq!(refused, Err(Malformed::Field { field: "keys", problem: "length is not a multiple of key_bytes" }));
+    }
+
+    #[test]
+    fn counts_must_fit_the_keys_and_be_positive() {
+        let stored = |token_counts: Vec<u32>| {
+            fact_from_proto(v1::Fact {
+                kind: Some(v1::fact::Kind::Stored(v1::BlockStored {
+                    keys: vec![0; 16].into(),
+                    key_bytes: 8,
+                    token_counts,
+                    ..Default::default()
+                })),
+            })
+        };
+        assert!(matches!(stored(vec![16]), Err(Malformed::Field { field: "token_counts", .. })));
+        assert!(matches!(stored(vec![16, 0]), Err(Malformed::Field { field: "token_counts", .. })));
+        assert!(stored(vec![16, 32]).is_ok());
+    }
+
+    #[test]
+    fn shares_that_are_no_numbers_count_as_nothing() {
+        let message = delta(vec![Observation::Stats {
+            replica: ReplicaSlot(1),
+            stats: ReplicaStats { pressure: f32::NAN, hit_rate: 7.0, reported_ms: 5 },
+        }]);
+        let expected = delta(vec![Observation::Stats {
+            replica: ReplicaSlot(1),
+            stats: ReplicaStats { pressure: 0.0, hit_rate: 1.0, reported_ms: 5 },
+        }]);
+        assert_eq!(round_trip(&message), Ok(expected));
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        assert!(matches!(decode_stream_message(&[0xFF; 40]), Err(Malformed::NotProtobuf(_))));
+        assert!(matches!(decode_stream_message(&[]), Err(Malformed::Field { field: "epoch", .. })));
+    }
+}

@@ -1,1 +1,4 @@
-//! To come.
+//! From what the index found to a decision: score, floors, reason.
+
+pub mod policy;
+pub mod reason;

@@ -1,0 +1,173 @@
+//! Why a request went where it went: the contract's reason codes, and the detail behind `NO_HINT`.
+
+/// The contract's `reason_code`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReasonCode {
+    /// A replica holds a leading run of the prompt that clears both floors.
+    PrefixMatch,
+    /// Nothing to say; [`Detail`] has the cause.
+    NoHint,
+}
+
+/// What stands behind a reason code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Detail {
+    /// Nothing to add: the code says it all.
+    None,
+    /// The filter has no valid configuration.
+    NotConfigured,
+    /// The method is not POST.
+    NotPost,
+    /// The path is not one that carries prompts.
+    OtherPath,
+    /// A gRPC request.
+    Grpc,
+    /// A CONNECT request or a protocol upgrade.
+    Upgrade,
+    /// The client waits for `100 Continue` before it sends the body.
+    ExpectContinue,
+    /// The body is compressed.
+    EncodedBody,
+    /// The content type is not JSON.
+    NotJson,
+    /// The body is larger than `max_body_bytes`.
+    BodyTooLarge,
+    /// The body's length is not announced.
+    UnknownLength,
+    /// The body is empty.
+    EmptyBody,
+    /// The body is not well-formed JSON, or not an object.
+    MalformedJson,
+    /// A field that decides the route has a type that the API does not allow.
+    WrongType,
+    /// The body arrived after the headers were sent on: `allow_on_headers_stop_iteration` is off.
+    HeadersNotHeld,
+    /// The request names no model.
+    NoModel,
+    /// The model is not in the configuration.
+    ModelNotConfigured,
+    /// The request's tenant is not known.
+    NoTenant,
+    /// The request has no prompt.
+    NoPrompt,
+    /// The prompt is text, and there is no tokenizer for it.
+    NoTokenizer,
+    /// The explicit hashes or counts are malformed.
+    MalformedChain,
+    /// More tokens than the contract allows.
+    TooManyTokens,
+    /// The prompt is shorter than one block.
+    ShortPrompt,
+    /// The prompt is shorter than the policy's `minimumPrefixTokens`.
+    BelowMinimumPrefix,
+    /// The engine's key for this prompt depends on more than its tokens.
+    UnsupportedKey,
+    /// The index has never held anything.
+    Cold,
+    /// This VM has not caught up with the shared log yet.
+    CatchingUp,
+    /// The index has not been confirmed for longer than `stale_after_ms`.
+    Stale,
+    /// The time that one request may spend was used up.
+    Budget,
+    /// No replica holds the prompt's first block.
+    Miss,
+    /// Every run is shorter than the policy's `minimumMatchedTokens`.
+    BelowMatchedTokens,
+    /// The best score is below the policy's `routingFloorScore`.
+    BelowRoutingFloor,
+    /// The replicas that hold the prompt have no address.
+    NoAddress,
+}
+
+// === impl ReasonCode ===
+
+impl ReasonCode {
+    /// The code as the contract spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ReasonCode::PrefixMatch => "PREFIX_MATCH",
+            ReasonCode::NoHint => "NO_HINT",
+        }
+    }
+}
+
+// === impl Detail ===
+
+impl Detail {
+    /// Every detail, in the order of the README's table.
+    pub const ALL: [Detail; 33] = [
+        Detail::None,
+        Detail::NotConfigured,
+        Detail::NotPost,
+        Detail::OtherPath,
+        Detail::Grpc,
+        Detail::Upgrade,
+        Detail::ExpectContinue,
+        Detail::EncodedBody,
+        Detail::NotJson,
+        Detail::BodyTooLarge,
+        Detail::UnknownLength,
+        Detail::EmptyBody,
+        Detail::MalformedJson,
+        Detail::WrongType,
+        Detail::HeadersNotHeld,
+        Detail::NoModel,
+        Detail::ModelNotConfigured,
+        Detail::NoTenant,
+        Detail::NoPrompt,
+        Detail::NoTokenizer,
+        Detail::MalformedChain,
+        Detail::TooManyTokens,
+        Detail::ShortPrompt,
+        Detail::BelowMinimumPrefix,
+        Detail::UnsupportedKey,
+        Detail::Cold,
+        Detail::CatchingUp,
+        Detail::Stale,
+        Detail::Budget,
+        Detail::Miss,
+        Detail::BelowMatchedTokens,
+        Detail::BelowRoutingFloor,
+        Detail::NoAddress,
+    ];
+
+    /// The value of the `x-inferencecache-detail` header and of the metric label; empty for [`Detail::None`].
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Detail::None => "",
+            Detail::NotConfigured => "not_configured",
+            Detail::NotPost => "not_post",
+            Detail::OtherPath => "other_path",
+            Detail::Grpc => "grpc",
+            Detail::Upgrade => "upgrade",
+            Detail::ExpectContinue => "expect_continue",
+            Detail::EncodedBody => "encoded_body",
+            Detail::NotJson => "not_json",
+            Detail::BodyTooLarge => "body_too_large",
+            Detail::UnknownLength => "unknown_length",
+            Detail::EmptyBody => "empty_body",
+            Detail::MalformedJson => "malformed_json",
+            Detail::WrongType => "wrong_type",
+            Detail::HeadersNotHeld => "headers_not_held",
+            Detail::NoModel => "no_model",
+            Detail::ModelNotConfigured => "model_not_configured",
+            Detail::NoTenant => "no_tenant",
+            Detail::NoPrompt => "no_prompt",
+            Detail::NoTokenizer => "no_tokenizer",
+            Detail::MalformedChain => "malformed_chain",
+            Detail::TooManyTokens => "too_many_tokens",
+            Detail::ShortPrompt => "short_prompt",
+            Detail::BelowMinimumPrefix => "below_minimum_prefix",
+            Detail::UnsupportedKey => "unsupported_key",
+            Detail::Cold => "cold",
+            Detail::CatchingUp => "catching_up",
+            Detail::Stale => "stale",
+            Detail::Budget => "budget",
+            Detail::Miss => "miss",
+            Detail::BelowMatchedTokens => "below_matched_tokens",
+            Detail::BelowRoutingFloor => "below_routing_floor",
+            Detail::NoAddress => "no_address",
+        }
+    }
+}

@@ -1,1 +1,23 @@
 //! To come.
+use crate::observation::BlockKey;
+/// x
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainBlock {
+    /// x
+    pub key: BlockKey,
+    /// x
+    pub tokens: u32,
+}
+/// x
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestChain {
+    /// x
+    Exact {
+        /// x
+        key: BlockKey,
+        /// x
+        token_count: u32,
+    },
+    /// x
+    Chain(Vec<ChainBlock>),
+}

@@ -19,6 +19,8 @@ use super::workload::{Lane, Step, Workload};
 
 /// Tokens generated in each turn.
 const MAX_TOKENS: u32 = 48;
+/// How long an engine may refuse to empty its cache.
+const EMPTIED_WITHIN: Duration = Duration::from_secs(2);
 /// How long the filter may take to learn what the engines hold.
 const LEARNT_WITHIN: Duration = Duration::from_secs(15);
 
@@ -93,14 +95,24 @@ fn options() -> Result<StackOptions, DemoError> {
 /// Empties every engine's cache, then has each compute every system prompt.
 async fn fill_caches(stack: &Stack, workload: &Workload) -> Result<(), DemoError> {
     for place in 0..stack.engines.len() {
-        let answer = stack.reset_prefix_cache(place).await?;
-        accepted(&format!("reset of {}", stack.replica_id(place)), answer.status)?;
+        empty_cache(stack, place).await?;
         for prompt in &workload.system_prompts {
             let completion = stack.client.complete(&stack.engine_url(place), MODEL, prompt, 1).await?;
             accepted("system prompt", completion.status)?;
         }
     }
     Ok(())
+}
+
+/// Empties an engine's cache, which it refuses for a moment after its last answer, while that request's blocks are in use.
+async fn empty_cache(stack: &Stack, place: usize) -> Result<(), DemoError> {
+    let mut status = StatusCode::OK;
+    let emptied = eventually(EMPTIED_WITHIN, async || {
+        let answer = stack.reset_prefix_cache(place).await;
+        status = answer.map_or(StatusCode::SERVICE_UNAVAILABLE, |answer| answer.status);
+        status == StatusCode::OK
+    });
+    if emptied.await { Ok(()) } else { accepted(&format!("reset of {}", stack.replica_id(place)), status) }
 }
 
 /// Waits until the filter sees every system prompt on every engine, which is when it has no hint for it.

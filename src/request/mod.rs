@@ -21,3 +21,15 @@ pub enum RequestChain {
     /// x
     Chain(Vec<ChainBlock>),
 }
+/// x
+#[derive(Clone, Debug, PartialEq)]
+pub struct LookupRequest {
+    /// x
+    pub scope: crate::observation::Scope,
+    /// x
+    pub chain: RequestChain,
+    /// x
+    pub effective_tokens: u32,
+    /// x
+    pub slo_ttft_ms: Option<u32>,
+}

@@ -76,12 +76,15 @@ impl Dictionary {
                     replica.stats = Some(*stats);
                 }
             }
+            // A number that the hub gives anew, after a restart, no longer stands for what it did before.
             Observation::PublishedScope { slot, published } => {
+                self.scopes.values_mut().for_each(|scope| forget_number(&mut scope.published, *published));
                 if let Some(scope) = self.scopes.get_mut(slot) {
                     scope.published = Some(*published);
                 }
             }
             Observation::PublishedReplica { replica, published } => {
+                self.replicas.values_mut().for_each(|replica| forget_number(&mut replica.published, *published));
                 if let Some(replica) = self.replicas.get_mut(replica) {
                     replica.published = Some(*published);
                 }
@@ -103,6 +106,11 @@ impl Dictionary {
     /// The scopes with this scope's tenant, model and hash scheme, whatever their adapter.
     pub fn siblings(&self, scope: &Scope) -> &[ScopeSlot] {
         self.siblings.get(&without_adapter(scope)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Every scope.
+    pub fn scopes(&self) -> impl Iterator<Item = (ScopeSlot, &Scope)> {
+        self.scopes.iter().map(|(slot, known)| (*slot, &known.scope))
     }
 
     /// The generation behind a number, while it lasts.
@@ -183,6 +191,12 @@ impl Replica {
         if self.standing == Standing::Complete {
             out.push(Observation::ReplicaComplete { replica: slot });
         }
+    }
+}
+
+fn forget_number<Number: PartialEq>(published: &mut Option<Number>, number: Number) {
+    if published.as_ref() == Some(&number) {
+        *published = None;
     }
 }
 

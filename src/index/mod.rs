@@ -117,12 +117,12 @@ impl Index {
         self.pairs
     }
 
-    /// Pairs of generations that have not ended.
-    pub fn counted_pairs(&self) -> u64 {
+    /// Pairs of generations that have not ended and that `counts` accepts.
+    pub fn counted_pairs(&self, counts: impl Fn(ReplicaSlot) -> bool) -> u64 {
         self.holdings
             .values()
             .flat_map(|holdings| holdings.iter())
-            .filter(|(replica, _)| self.dictionary.replica(**replica).is_some())
+            .filter(|(replica, _)| self.dictionary.replica(**replica).is_some() && counts(**replica))
             .map(|(_, pairs)| pairs)
             .sum()
     }

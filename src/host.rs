@@ -3,6 +3,8 @@
 //! The core never sees these traits; the [flow](crate::flow) state machines are written over them, so that they run in
 //! Envoy and in a simulation alike. A call that the proxy refuses is an outcome, never a panic.
 
+pub mod pairs;
+
 /// The compare-and-swap number of a shared value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cas(pub u32);
@@ -77,7 +79,7 @@ pub trait Host {
 /// What a request's context may ask besides.
 pub trait HttpHost: Host {
     /// All request headers, pseudo headers included, names in lower case.
-    fn request_headers(&self) -> Vec<(String, Vec<u8>)>;
+    fn request_headers(&self) -> Option<Vec<(String, Vec<u8>)>>;
     /// Sets a request header, replacing what is there.
     fn set_request_header(&self, name: &str, value: &str);
     /// Removes a request header.

@@ -10,9 +10,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::index::Index;
 use crate::index::log::Head;
-use crate::observation::{
-    Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StreamBody, StreamMessage,
-};
+use crate::observation::{Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StreamBody, StreamMessage};
 
 /// Scopes a log may name in its life.
 const MAX_SCOPES: usize = 65_536;

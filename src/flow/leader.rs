@@ -6,8 +6,8 @@
 //! head that covers them is written, so that every page is true of a committed prefix.
 
 use super::follower::Follower;
-use super::keys::Keys;
 use super::ingest::Position;
+use super::keys::Keys;
 use crate::host::{Cas, Host, SharedValue, SharedWrite};
 use crate::index::Index;
 use crate::index::log::{Head, Page, Segment};

@@ -14,7 +14,7 @@ use super::keys::Keys;
 use super::leader::{Checkpoint, Deposed, Lease, set_position};
 use super::metrics;
 use super::observer::Observer;
-use crate::config::{HubStream, Limits};
+use crate::config::{FilterConfig, Limits};
 use crate::host::{Cas, Host, Level, SharedValue, StreamToken};
 use crate::index::log::{Head, Incarnation};
 use crate::observation::{Scope, Subscription};
@@ -29,15 +29,6 @@ const SWEEP_SHARDS: usize = 2;
 /// A committed message's worth of changes waits at most until the next tick; alone, it is committed at once if the last
 /// commit was this long ago.
 const COMMIT_PAUSE_MS: u64 = 10;
-
-/// What a node needs to know of its driver's configuration.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings<'a> {
-    /// The stream to the hub.
-    pub hub: &'a HubStream,
-    /// Sizes and budgets.
-    pub limits: &'a Limits,
-}
 
 /// A VM's part in the shared log of one domain.
 #[derive(Debug)]
@@ -55,7 +46,10 @@ pub struct Node {
 #[derive(Debug)]
 enum Role {
     /// The head's number as last seen, and for how many ticks it has been that.
-    Following { seen: Option<Cas>, unchanged_ticks: u32 },
+    Following {
+        seen: Option<Cas>,
+        unchanged_ticks: u32,
+    },
     Leading(Box<Leading>),
 }
 
@@ -119,24 +113,30 @@ impl Node {
     }
 
     /// A root context's tick. Only the driver's does anything; without one, this context becomes it.
-    pub fn tick(&mut self, host: &impl Host, context: u32, settings: Settings<'_>, expired: impl Fn(&Scope, u64) -> bool) {
+    pub fn tick(
+        &mut self,
+        host: &impl Host,
+        context: u32,
+        config: &FilterConfig,
+        expired: &dyn Fn(&Scope, u64) -> bool,
+    ) {
         if *self.driver.get_or_insert(context) != context {
             return;
         }
         let head = read_head(host, &self.keys);
         match &mut self.role {
-            Role::Following { .. } => self.tick_following(host, head, settings, expired),
+            Role::Following { .. } => self.tick_following(host, head, config, expired),
             Role::Leading(leading) => {
-                let ticked = leading.tick(host, &self.keys, &mut self.follower, self.serves, settings, expired);
+                let ticked = leading.tick(host, &self.keys, &mut self.follower, self.serves, config, expired);
                 self.step_down_if(host, ticked);
             }
         }
     }
 
     /// A message came over a stream.
-    pub fn on_stream_message(&mut self, host: &impl Host, token: StreamToken, bytes: &[u8], settings: Settings<'_>) {
+    pub fn on_stream_message(&mut self, host: &impl Host, token: StreamToken, bytes: &[u8], config: &FilterConfig) {
         if let Role::Leading(leading) = &mut self.role {
-            let heard = leading.hear(host, &self.keys, &mut self.follower, token, bytes, settings);
+            let heard = leading.hear(host, &self.keys, &mut self.follower, token, bytes, config);
             self.step_down_if(host, heard);
         }
     }
@@ -169,8 +169,8 @@ impl Node {
         &mut self,
         host: &impl Host,
         head: Option<(Option<Head>, Cas)>,
-        settings: Settings<'_>,
-        expired: impl Fn(&Scope, u64) -> bool,
+        config: &FilterConfig,
+        expired: &dyn Fn(&Scope, u64) -> bool,
     ) {
         if let Some((Some(head), _)) = &head
             && self.serves
@@ -179,7 +179,7 @@ impl Node {
             self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
             sweep(&mut self.follower, head, expired);
         }
-        if let Some(claim) = self.claim(host, &head, settings.limits) {
+        if let Some(claim) = self.claim(host, &head, &config.limits) {
             let (head, cas) = claim;
             if let Ok(lease) = Lease::claim(host, &self.keys, head, cas) {
                 host.count(metrics::LEADER_CHANGES, 1);
@@ -231,18 +231,18 @@ impl Leading {
         keys: &Keys,
         follower: &mut Follower,
         serves: bool,
-        settings: Settings<'_>,
-        expired: impl Fn(&Scope, u64) -> bool,
+        config: &FilterConfig,
+        expired: &dyn Fn(&Scope, u64) -> bool,
     ) -> Result<(), Deposed> {
         let until_ns = host.now_ns().saturating_add(STEP_NS);
         match &mut self.stage {
             LeadStage::CatchingUp { .. } => {
                 self.lease.renew(host, keys, |head| head.leader_serves = serves)?;
-                self.catch_up(host, keys, follower, settings, until_ns)
+                self.catch_up(host, keys, follower, config, until_ns)
             }
             LeadStage::Ready(ready) => {
-                ready.keep_observing(host, settings);
-                ready.commit_queued(host, keys, &mut self.lease, follower, settings.limits, until_ns)?;
+                ready.keep_observing(host, config);
+                ready.commit_queued(host, keys, &mut self.lease, follower, &config.limits, until_ns)?;
                 ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
                 ready.renew(host, keys, &mut self.lease, serves)?;
                 ready.report(host, &self.lease, follower);
@@ -257,7 +257,7 @@ impl Leading {
         host: &impl Host,
         keys: &Keys,
         follower: &mut Follower,
-        settings: Settings<'_>,
+        config: &FilterConfig,
         until_ns: u64,
     ) -> Result<(), Deposed> {
         let LeadStage::CatchingUp { ticks_without_progress, applied } = &mut self.stage else { return Ok(()) };
@@ -267,7 +267,7 @@ impl Leading {
         {
             let ready = Ready {
                 checkpoint: Checkpoint::new(index, head),
-                ingest: Ingest::new(head, index, settings.limits.max_index_entries),
+                ingest: Ingest::new(head, index, config.limits.max_index_entries as u64),
                 observer: Observer::new(),
                 heard_ms: head.heard_ms,
                 committed_ms: 0,
@@ -285,7 +285,7 @@ impl Leading {
         host.count(metrics::LOG_RESTARTS, 1);
         host.log(Level::Warn, "the shared log cannot be read: beginning a new one");
         let term = head.term.wrapping_add(1);
-        let fresh = new_log(host, term, settings.limits);
+        let fresh = new_log(host, term, &config.limits);
         self.stage = LeadStage::CatchingUp { ticks_without_progress: 0, applied: 0 };
         self.lease.renew(host, keys, |head| *head = fresh)
     }
@@ -297,7 +297,7 @@ impl Leading {
         follower: &mut Follower,
         token: StreamToken,
         bytes: &[u8],
-        settings: Settings<'_>,
+        config: &FilterConfig,
     ) -> Result<(), Deposed> {
         let LeadStage::Ready(ready) = &mut self.stage else { return Ok(()) };
         let now_ms = host.now_ms();
@@ -317,9 +317,9 @@ impl Leading {
         }
         ready.heard_ms = now_ms;
         let due = now_ms.saturating_sub(ready.committed_ms) >= COMMIT_PAUSE_MS;
-        if due || ready.ingest.queued_bytes() >= settings.limits.segment_bytes {
+        if due || ready.ingest.queued_bytes() >= config.limits.segment_bytes {
             let until_ns = host.now_ns().saturating_add(STEP_NS);
-            ready.commit_queued(host, keys, &mut self.lease, follower, settings.limits, until_ns)?;
+            ready.commit_queued(host, keys, &mut self.lease, follower, &config.limits, until_ns)?;
         }
         Ok(())
     }
@@ -328,17 +328,17 @@ impl Leading {
 // === impl Ready ===
 
 impl Ready {
-    fn keep_observing(&mut self, host: &impl Host, settings: Settings<'_>) {
+    fn keep_observing(&mut self, host: &impl Host, config: &FilterConfig) {
         let ingest = &self.ingest;
-        self.observer.tick(host, &settings.hub.cluster, settings.hub.stale_after_ms, || {
+        self.observer.tick(host, &config.hub_cluster, config.freshness.stale_after_ms, || {
             let position = ingest.position();
             Subscription {
                 node_id: String::from("envoy"),
                 version: String::from(env!("CARGO_PKG_VERSION")),
                 epoch: position.map_or(0, |position| position.epoch),
                 sequence: position.map_or(0, |position| position.sequence),
-                models: settings.hub.models.clone(),
-                tenants: settings.hub.tenants.clone(),
+                models: config.subscribe.models.clone(),
+                tenants: config.subscribe.tenants.clone(),
             }
         });
     }
@@ -430,7 +430,7 @@ impl Ready {
 }
 
 fn new_log(host: &impl Host, term: u64, limits: &Limits) -> Head {
-    Head::new(Incarnation(host.now_ns()), term, limits.pages, limits.log_segments)
+    Head::new(Incarnation(host.now_ns()), term, limits.pages.saturating_add(1), limits.log_segments)
 }
 
 /// The head, unless it does not parse, and its number; none if there is no head.
@@ -447,10 +447,10 @@ fn read_head(host: &impl Host, keys: &Keys) -> Option<(Option<Head>, Cas)> {
     }
 }
 
-fn sweep(follower: &mut Follower, head: &Head, expired: impl Fn(&Scope, u64) -> bool) {
+fn sweep(follower: &mut Follower, head: &Head, expired: &dyn Fn(&Scope, u64) -> bool) {
     if let Some(index) = follower.sweepable(head) {
         for _ in 0..SWEEP_SHARDS {
-            index.sweep_next(&expired);
+            index.sweep_next(expired);
         }
     }
 }

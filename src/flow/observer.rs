@@ -46,7 +46,13 @@ impl Observer {
     }
 
     /// Opens a stream if there is none and the pause is over; gives one up that has been silent for `silence_ms`.
-    pub fn tick(&mut self, host: &impl Host, cluster: &str, silence_ms: u64, subscription: impl FnOnce() -> Subscription) {
+    pub fn tick(
+        &mut self,
+        host: &impl Host,
+        cluster: &str,
+        silence_ms: u64,
+        subscription: impl FnOnce() -> Subscription,
+    ) {
         let now_ms = host.now_ms();
         match self.link {
             Link::Up { heard_ms, .. } if now_ms.saturating_sub(heard_ms) > silence_ms => self.give_up(host),

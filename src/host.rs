@@ -1,1 +1,102 @@
-//! To come.
+//! What we ask of a proxy, in our words.
+//!
+//! The core never sees these traits; the [flow](crate::flow) state machines are written over them, so that they run in
+//! Envoy and in a simulation alike. A call that the proxy refuses is an outcome, never a panic.
+
+pub mod pairs;
+
+/// The compare-and-swap number of a shared value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cas(pub u32);
+
+/// What a read of shared data found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharedValue {
+    /// The value and its number.
+    Present {
+        /// The bytes.
+        bytes: Vec<u8>,
+        /// The number to write with.
+        cas: Cas,
+    },
+    /// No such key, or the proxy refused: writing with [`Cas::ABSENT`] is right in both cases.
+    Absent,
+}
+
+/// What a write to shared data did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedWrite {
+    /// The value is written.
+    Stored,
+    /// Somebody else wrote since; nothing is written.
+    Mismatch,
+    /// The proxy refused; nothing is written.
+    Refused,
+}
+
+/// An open gRPC stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamToken(pub u32);
+
+/// How loud a log line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Worth knowing once.
+    Info,
+    /// Worth a look.
+    Warn,
+}
+
+/// What every context may ask.
+pub trait Host {
+    /// The wall clock, Unix time in ns.
+    fn now_ns(&self) -> u64;
+    /// Reads a shared value.
+    fn shared_get(&self, key: &str) -> SharedValue;
+    /// Writes a shared value if its number is still `cas`; [`Cas::ABSENT`] creates it only.
+    fn shared_set(&self, key: &str, value: &[u8], cas: Cas) -> SharedWrite;
+    /// Opens a bidirectional stream to a method of a service behind a cluster.
+    fn open_stream(&self, cluster: &str, service: &str, method: &str) -> Option<StreamToken>;
+    /// Sends a message; false if the stream is no longer there.
+    fn send(&self, stream: StreamToken, message: &[u8]) -> bool;
+    /// Gives a stream up.
+    fn cancel(&self, stream: StreamToken);
+    /// Adds to a counter.
+    fn count(&self, metric: &str, by: u64);
+    /// Sets a gauge.
+    fn gauge(&self, metric: &str, value: u64);
+    /// Records a value in a histogram.
+    fn record(&self, metric: &str, value: u64);
+    /// Writes a log line.
+    fn log(&self, level: Level, message: &str);
+
+    /// The wall clock, Unix time in ms.
+    fn now_ms(&self) -> u64 {
+        self.now_ns() / 1_000_000
+    }
+}
+
+/// What a request's context may ask besides.
+pub trait HttpHost: Host {
+    /// All request headers, pseudo headers included, names in lower case.
+    fn request_headers(&self) -> Option<Vec<(String, Vec<u8>)>>;
+    /// Sets a request header, replacing what is there.
+    fn set_request_header(&self, name: &str, value: &str);
+    /// Removes a request header.
+    fn remove_request_header(&self, name: &str);
+    /// Sets a response header, replacing what is there.
+    fn set_response_header(&self, name: &str, value: &str);
+    /// The first `size` bytes of the buffered request body.
+    fn request_body(&self, size: usize) -> Option<Vec<u8>>;
+    /// An attribute of the request or connection.
+    fn property(&self, path: &[&str]) -> Option<Vec<u8>>;
+    /// Writes a value into the filter state, for access logs.
+    fn set_filter_state(&self, name: &str, value: &str);
+}
+
+// === impl Cas ===
+
+impl Cas {
+    /// Writes only if the key does not exist: no value ever has this number, and a missing key is not compared.
+    pub const ABSENT: Cas = Cas(u32::MAX);
+}

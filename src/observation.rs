@@ -125,6 +125,20 @@ pub enum Observation {
         /// The figures.
         stats: ReplicaStats,
     },
+    /// In the log only: the hub's number for `scope`, so that the next leader can go on with the hub's stream.
+    PublishedScope {
+        /// The log's number.
+        slot: ScopeSlot,
+        /// The hub's number.
+        published: ScopeSlot,
+    },
+    /// In the log only: the hub's number for `replica`.
+    PublishedReplica {
+        /// The log's number.
+        replica: ReplicaSlot,
+        /// The hub's number.
+        published: ReplicaSlot,
+    },
 }
 
 /// A replica's load as it reported it.

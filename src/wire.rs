@@ -59,6 +59,20 @@ pub fn decode_stream_message(bytes: &[u8]) -> Result<StreamMessage, Malformed> {
     stream_message_from_proto(message)
 }
 
+/// Encodes observations as a log segment or page holds them: a `Chunk`.
+pub fn encode_records(observations: &[Observation]) -> Vec<u8> {
+    v1::Chunk { facts: facts_to_proto(observations) }.encode_to_vec()
+}
+
+/// Decodes the records of a log segment or page.
+///
+/// # Errors
+/// When the bytes are not a well-formed `Chunk`.
+pub fn decode_records(bytes: &[u8]) -> Result<Vec<Observation>, Malformed> {
+    let chunk = v1::Chunk::decode(bytes).map_err(|error| Malformed::NotProtobuf(error.to_string()))?;
+    facts_from_proto(chunk.facts)
+}
+
 /// The protobuf form of what a subscriber sends.
 pub fn subscriber_message_to_proto(message: &SubscriberMessage) -> v1::ObserveRequest {
     use v1::observe_request::Kind;
@@ -176,6 +190,12 @@ pub fn fact_to_proto(observation: &Observation) -> v1::Fact {
             hit_rate: stats.hit_rate,
             reported_ms: stats.reported_ms,
         }),
+        Observation::PublishedScope { slot, published } => {
+            Kind::PublishedScope(v1::PublishedNumber { number: slot.0, published: published.0 })
+        }
+        Observation::PublishedReplica { replica, published } => {
+            Kind::PublishedReplica(v1::PublishedNumber { number: replica.0, published: published.0 })
+        }
     };
     v1::Fact { kind: Some(kind) }
 }
@@ -238,6 +258,12 @@ pub fn fact_from_proto(fact: v1::Fact) -> Result<Observation, Malformed> {
                 reported_ms: stats.reported_ms,
             },
         },
+        Kind::PublishedScope(pair) => {
+            Observation::PublishedScope { slot: ScopeSlot(pair.number), published: ScopeSlot(pair.published) }
+        }
+        Kind::PublishedReplica(pair) => {
+            Observation::PublishedReplica { replica: ReplicaSlot(pair.number), published: ReplicaSlot(pair.published) }
+        }
     })
 }
 

@@ -1,1 +1,17 @@
-//! To come.
+//! The state machines behind the callbacks, over a [host](crate::host).
+//!
+//! [`exchange`] is one request. [`node`] is a VM's part in the shared log: it [follows](follower) the log into an index,
+//! and one node at a time [leads](leader): it [observes](observer) the hub, [renumbers](ingest) what it hears, and
+//! commits it.
+
+pub mod exchange;
+pub mod follower;
+pub mod ingest;
+pub mod keys;
+pub mod leader;
+pub mod metrics;
+pub mod node;
+pub mod observer;
+
+#[cfg(test)]
+mod sim;

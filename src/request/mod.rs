@@ -1,1 +1,81 @@
-//! To come.
+//! One HTTP request to one LookupRoute request.
+//!
+//! In: the request's headers, then its body if [`read_head`] asked to hold it. Out: a [`LookupRequest`], or the
+//! [`Detail`] that says why there is none. Nothing is changed, no input can make it panic, time is linear in the input
+//! and memory bounded by it.
+//!
+//! What is used, in this order, as in the public `inferencecache.v1alpha1` contract:
+//!
+//! 1. explicit keys: from the [input headers](names), else from the body's `inference_cache` object;
+//! 2. token ids: `inference_cache.token_ids`, a token array in `prompt`, `input_ids`;
+//! 3. prompt text, for which a tokenizer is needed.
+//!
+//! An input that is present and malformed is not passed over for the next one: guessing would credit a replica with
+//! a prompt that the client did not send. Where both a prefix hash and a block chain are given, the chain decides. An
+//! empty header, list or text of the explicit input is absent, as it is in protobuf.
+
+mod body;
+mod explicit;
+mod fields;
+mod head;
+mod hints;
+mod hold;
+mod inputs;
+mod json;
+pub mod names;
+mod tokens;
+
+use crate::observation::{BlockKey, Scope};
+use crate::routing::reason::Detail;
+
+pub use body::read_body;
+pub use head::{HeadVerdict, RequestHead, read_head};
+pub use inputs::HeaderInputs;
+
+/// The most tokens that a prompt may have; the contract's cap.
+pub const MAX_TOKENS: usize = 1 << 20;
+
+/// What to look up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookupRequest {
+    /// What the keys are relative to.
+    pub scope: Scope,
+    /// The keys.
+    pub chain: RequestChain,
+    /// Tokens that the keys cover; 0 where a prefix hash came without a count.
+    pub effective_tokens: u32,
+    /// The time to first token that the client asks for, in ms.
+    pub slo_ttft_ms: Option<u32>,
+}
+
+/// The keys of a request's prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestChain {
+    /// One key for the whole prefix.
+    Exact {
+        /// The key.
+        key: BlockKey,
+        /// Tokens that it covers; 0 if the client did not say.
+        token_count: u32,
+    },
+    /// One key a block, from the start of the prompt; at least one.
+    Chain(Vec<ChainBlock>),
+}
+
+/// A block of a request's chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainBlock {
+    /// The key of everything up to and including this block.
+    pub key: BlockKey,
+    /// Tokens of this block alone.
+    pub tokens: u32,
+}
+
+/// A body that gives nothing to look up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BodyRefusal {
+    /// Why.
+    pub detail: Detail,
+    /// The model as the request names it, if it got that far. Any text: bound it before it becomes a metric label.
+    pub model: Option<String>,
+}

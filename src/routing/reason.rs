@@ -40,8 +40,8 @@ pub enum Detail {
     MalformedJson,
     /// A field that decides the route has a type that the API does not allow.
     WrongType,
-    /// The body arrived after the headers were sent on: `allow_on_headers_stop_iteration` is off.
-    HeadersNotHeld,
+    /// The proxy did not hand the headers or the body out.
+    Unreadable,
     /// The request names no model.
     NoModel,
     /// The model is not in the configuration.
@@ -111,7 +111,7 @@ impl Detail {
         Detail::EmptyBody,
         Detail::MalformedJson,
         Detail::WrongType,
-        Detail::HeadersNotHeld,
+        Detail::Unreadable,
         Detail::NoModel,
         Detail::ModelNotConfigured,
         Detail::NoTenant,
@@ -149,7 +149,7 @@ impl Detail {
             Detail::EmptyBody => "empty_body",
             Detail::MalformedJson => "malformed_json",
             Detail::WrongType => "wrong_type",
-            Detail::HeadersNotHeld => "headers_not_held",
+            Detail::Unreadable => "unreadable",
             Detail::NoModel => "no_model",
             Detail::ModelNotConfigured => "model_not_configured",
             Detail::NoTenant => "no_tenant",

@@ -1,0 +1,85 @@
+//! Every default of the plugin configuration, named once, and the bounds that go with it.
+//!
+//! The defaults of a `CachePolicy` and of the ranking are those of [`Policy`](crate::routing::policy::Policy) and
+//! [`Ranking`](crate::routing::policy::Ranking).
+
+use std::ops::RangeInclusive;
+
+/// `tenant.default`: the tenant of a request that names none.
+pub const TENANT: &str = "default";
+
+/// `models[].hash_scheme`: the tag under which token ids are fingerprinted.
+pub const HASH_SCHEME: &str = "vllm";
+/// `models[].block_size` in tokens; vLLM's default.
+pub const BLOCK_SIZE_TOKENS: u64 = 16;
+/// `models[].key_bytes`: the width of an explicit key; a fingerprint has 8.
+pub const KEY_BYTES: u64 = 8;
+/// Allowed `models[].key_bytes`: up to a SHA-512.
+pub const KEY_BYTES_RANGE: RangeInclusive<u64> = 1..=64;
+
+/// `paths`: where prompts are sent.
+pub const PATHS: [&str; 1] = ["/v1/completions"];
+/// `max_body_bytes`: a larger body is never held. Below Envoy's default buffer limit of 1 MiB, where a held body would be
+/// answered 413.
+pub const MAX_BODY_BYTES: u64 = 1_000_000;
+/// Allowed `max_body_bytes`, in bytes: up to 256 MiB, a quarter of a VM's memory.
+pub const MAX_BODY_BYTES_RANGE: RangeInclusive<u64> = 1..=256 * 1024 * 1024;
+/// `hold_chunked`: whether a body of unknown length is held.
+pub const HOLD_CHUNKED: bool = false;
+
+/// Allowed `policy.evictionTTL` in ms: up to 24 days, so that an age fits into 31 bits.
+pub const EVICTION_TTL_MS_RANGE: RangeInclusive<u64> = 1..=24 * 24 * 60 * 60 * 1000;
+/// Allowed counts of a `CachePolicy`, which are int32 there.
+pub const POLICY_COUNT_RANGE: RangeInclusive<u64> = 0..=i32::MAX as u64;
+
+/// Allowed `ranking.pressure_weight`.
+pub const PRESSURE_WEIGHT_RANGE: RangeInclusive<f64> = 0.0..=1000.0;
+/// Allowed `ranking.slo_tight_ttft_ms`; 0 means that no request is tight.
+pub const SLO_TIGHT_TTFT_MS_RANGE: RangeInclusive<u64> = 0..=600_000;
+/// Allowed `ranking.slo_tight_bias`.
+pub const SLO_TIGHT_BIAS_RANGE: RangeInclusive<f64> = 0.0..=1000.0;
+
+/// `output.max_endpoints`: how many replicas the destination header names, best first.
+pub const MAX_ENDPOINTS: u64 = 5;
+/// Allowed `output.max_endpoints`.
+pub const MAX_ENDPOINTS_RANGE: RangeInclusive<u64> = 1..=64;
+/// `output.response_headers`: whether the decision is also written on the response.
+pub const RESPONSE_HEADERS: bool = false;
+
+/// `stale_after_ms`: without a heartbeat for this long, the index is stale.
+pub const STALE_AFTER_MS: u64 = 10_000;
+/// Allowed `stale_after_ms`.
+pub const STALE_AFTER_MS_RANGE: RangeInclusive<u64> = 100..=24 * 60 * 60 * 1000;
+
+/// `limits.tick_ms`: how often background work runs.
+pub const TICK_MS: u64 = 100;
+/// Allowed `limits.tick_ms`.
+pub const TICK_MS_RANGE: RangeInclusive<u64> = 10..=10_000;
+/// `limits.lease_ticks`: after this many ticks without a sign of the leader, another VM takes over.
+pub const LEASE_TICKS: u64 = 10;
+/// Allowed `limits.lease_ticks`; with fewer than 3, one late tick would cost the lead.
+pub const LEASE_TICKS_RANGE: RangeInclusive<u64> = 3..=1_000;
+/// `limits.max_request_work_ms`: the time that one request may take from the VM.
+pub const MAX_REQUEST_WORK_MS: u64 = 5;
+/// Allowed `limits.max_request_work_ms`.
+pub const MAX_REQUEST_WORK_MS_RANGE: RangeInclusive<u64> = 1..=1_000;
+/// `limits.max_index_entries`: (block, replica) pairs in the index; the contract's global cap.
+pub const MAX_INDEX_ENTRIES: u64 = 1_000_000;
+/// Allowed `limits.max_index_entries`: more than 16 M do not fit into a VM.
+pub const MAX_INDEX_ENTRIES_RANGE: RangeInclusive<u64> = 1..=16_000_000;
+/// `limits.pages`: parts in which the index is kept in shared data.
+pub const PAGES: u64 = 256;
+/// Allowed `limits.pages`.
+pub const PAGES_RANGE: RangeInclusive<u64> = 1..=65_536;
+/// `limits.page_bytes`: the most that one page may take.
+pub const PAGE_BYTES: u64 = 1024 * 1024;
+/// Allowed `limits.page_bytes`.
+pub const PAGE_BYTES_RANGE: RangeInclusive<u64> = 4096..=16 * 1024 * 1024;
+/// `limits.log_segments`: slots in the log's ring.
+pub const LOG_SEGMENTS: u64 = 512;
+/// Allowed `limits.log_segments`.
+pub const LOG_SEGMENTS_RANGE: RangeInclusive<u64> = 4..=65_536;
+/// `limits.segment_bytes`: the most that one log segment may take.
+pub const SEGMENT_BYTES: u64 = 64 * 1024;
+/// Allowed `limits.segment_bytes`.
+pub const SEGMENT_BYTES_RANGE: RangeInclusive<u64> = 4096..=1024 * 1024;

@@ -1,0 +1,47 @@
+//! The digest of what decides an index's contents.
+//!
+//! XXH3-64 (seed 0) over the fields in the order below: a text as its length (u64 little-endian) and its bytes, a list
+//! as its length and its items in ascending order without repeats, a number as u64 little-endian.
+
+use std::collections::BTreeSet;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::FilterConfig;
+
+pub(super) fn digest(config: &FilterConfig) -> String {
+    let mut bytes = Vec::new();
+    text(&mut bytes, &config.hub_cluster);
+    list(&mut bytes, &config.subscribe.models);
+    list(&mut bytes, &config.subscribe.tenants);
+    let limits = &config.limits;
+    number(&mut bytes, limits.max_index_entries as u64);
+    number(&mut bytes, u64::from(limits.pages));
+    number(&mut bytes, limits.page_bytes as u64);
+    number(&mut bytes, u64::from(limits.log_segments));
+    number(&mut bytes, limits.segment_bytes as u64);
+    number(&mut bytes, config.policies.default.eviction_ttl_ms);
+    number(&mut bytes, config.policies.by_tenant.len() as u64);
+    for (tenant_id, policy) in &config.policies.by_tenant {
+        text(&mut bytes, tenant_id);
+        number(&mut bytes, policy.eviction_ttl_ms);
+    }
+    format!("{:016x}", xxh3_64(&bytes))
+}
+
+fn number(bytes: &mut Vec<u8>, number: u64) {
+    bytes.extend_from_slice(&number.to_le_bytes());
+}
+
+fn text(bytes: &mut Vec<u8>, text: &str) {
+    number(bytes, text.len() as u64);
+    bytes.extend_from_slice(text.as_bytes());
+}
+
+fn list(bytes: &mut Vec<u8>, items: &[String]) {
+    let items: BTreeSet<&String> = items.iter().collect();
+    number(bytes, items.len() as u64);
+    for item in items {
+        text(bytes, item);
+    }
+}

@@ -1,0 +1,139 @@
+//! The plugin's configuration: JSON as Envoy hands it over, to a [`FilterConfig`] that needs no further checks.
+//!
+//! Every problem is reported, not only the first, each with the field's path, the value found and what is allowed. A
+//! field that is not known is a problem too, so that a misspelt setting cannot be silently ignored. A `null` is the
+//! same as an absent field, except for `tenant.default`, where it means "no default". A number may be written as a
+//! whole float (`1e6`), which is how a protobuf `Struct` can come out as JSON.
+//!
+//! Field names are snake_case; inside `policy` and `policies` they are those of the public `CachePolicy` spec, so
+//! that a spec can be pasted in. [`defaults`] has every default and its unit.
+
+pub mod defaults;
+mod domain;
+mod duration;
+mod error;
+mod limits;
+mod model;
+mod policy;
+mod request_rules;
+mod section;
+mod tenant;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::routing::policy::{Policy, Ranking};
+
+pub use error::ConfigError;
+pub use limits::{Freshness, Limits, Output, WhenStale};
+pub use model::ModelConfig;
+pub use request_rules::RequestRules;
+pub use tenant::{RESERVED_TENANT, TenantFrom, TenantSource};
+
+use section::{Problems, Section};
+
+/// The whole configuration of one root context, validated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FilterConfig {
+    /// The Envoy cluster of the hub, where the Observe stream goes.
+    pub hub_cluster: String,
+    /// What to ask the hub for.
+    pub subscribe: Subscribe,
+    /// Where a request's tenant comes from.
+    pub tenant: TenantSource,
+    /// The models that are routed, by the id that requests name; at least one.
+    pub models: BTreeMap<String, ModelConfig>,
+    /// Which requests are read, and how much of them.
+    pub requests: RequestRules,
+    /// The CachePolicy of every tenant.
+    pub policies: Policies,
+    /// Constants of the score.
+    pub ranking: Ranking,
+    /// What is written.
+    pub output: Output,
+    /// When the index counts as stale, and what happens then.
+    pub freshness: Freshness,
+    /// Bounds of time and memory.
+    pub limits: Limits,
+}
+
+/// What the filter asks the hub for; an empty list asks for everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subscribe {
+    /// Only these models.
+    pub models: Vec<String>,
+    /// Only these tenants.
+    pub tenants: Vec<String>,
+}
+
+/// The policies of all tenants.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Policies {
+    /// For a tenant without one of its own.
+    pub default: Policy,
+    /// By tenant. Such a policy is complete in itself: what it leaves out has the CachePolicy default, not the value
+    /// that `default` gives it.
+    pub by_tenant: BTreeMap<String, Policy>,
+}
+
+// === impl FilterConfig ===
+
+impl FilterConfig {
+    /// Reads and validates the plugin configuration.
+    ///
+    /// # Errors
+    /// All problems found, in the order of the fields above. Text that is not a JSON object is a single problem.
+    pub fn from_json(json: &[u8]) -> Result<FilterConfig, Vec<ConfigError>> {
+        let value: Value = serde_json::from_slice(json).map_err(|error| vec![ConfigError::not_json(&error)])?;
+        let mut problems = Problems::default();
+        let mut root = Section::root(&value, &mut problems);
+        let config = FilterConfig {
+            hub_cluster: root.required_text("hub_cluster", &mut problems),
+            subscribe: Subscribe::read(root.section("subscribe", &mut problems), &mut problems),
+            tenant: TenantSource::read(root.section("tenant", &mut problems), &mut problems),
+            models: model::read_models(&mut root, &mut problems),
+            requests: RequestRules::read(&mut root, &mut problems),
+            policies: Policies::read(&mut root, &mut problems),
+            ranking: policy::read_ranking(root.section("ranking", &mut problems), &mut problems),
+            output: Output::read(root.section("output", &mut problems), &mut problems),
+            freshness: Freshness::read(&mut root, &mut problems),
+            limits: Limits::read(root.section("limits", &mut problems), &mut problems),
+        };
+        root.finish(&mut problems);
+        problems.or(config)
+    }
+
+    /// The name of the index that this configuration asks for: 16 hex digits.
+    ///
+    /// Root contexts of one VM whose configurations agree on what decides the index's contents share one index, leader
+    /// and stream; any difference there gives another domain. Settings of requests, ranking and output do not count.
+    pub fn domain(&self) -> String {
+        domain::digest(self)
+    }
+}
+
+// === impl Subscribe ===
+
+impl Subscribe {
+    fn read(mut section: Section, problems: &mut Problems) -> Subscribe {
+        let subscribe = Subscribe {
+            models: section.texts("models", problems).unwrap_or_default(),
+            tenants: section.texts("tenants", problems).unwrap_or_default(),
+        };
+        section.finish(problems);
+        subscribe
+    }
+}
+
+// === impl Policies ===
+
+impl Policies {
+    /// The policy of this tenant.
+    pub fn for_tenant(&self, tenant_id: &str) -> &Policy {
+        self.by_tenant.get(tenant_id).unwrap_or(&self.default)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! Reading a JSON object field by field, with every problem noted and a usable value returned all the same.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use super::ConfigError;
+
+/// The problems found so far.
+#[derive(Default)]
+pub(super) struct Problems(Vec<ConfigError>);
+
+/// One object of the configuration, and which of its fields have been asked for.
+///
+/// A field that is absent or wrong reads as its default; a wrong one is also noted as a problem, so the configuration
+/// that comes out is used only if there was none.
+pub(super) struct Section<'a> {
+    path: String,
+    fields: Option<&'a Map<String, Value>>,
+    known: Vec<&'static str>,
+}
+
+// === impl Problems ===
+
+impl Problems {
+    pub(super) fn note(&mut self, field: impl Into<String>, value: Option<&Value>, allowed: impl Into<String>) {
+        self.0.push(ConfigError::new(field, value, allowed));
+    }
+
+    /// `config`, if there was no problem.
+    pub(super) fn or<T>(self, config: T) -> Result<T, Vec<ConfigError>> {
+        if self.0.is_empty() { Ok(config) } else { Err(self.0) }
+    }
+}
+
+// === impl Section ===
+
+impl<'a> Section<'a> {
+    pub(super) fn root(value: &'a Value, problems: &mut Problems) -> Section<'a> {
+        Section::at(String::new(), Some(value), problems)
+    }
+
+    /// The object `value` at `path`; absent reads as an object without fields.
+    pub(super) fn at(path: String, value: Option<&'a Value>, problems: &mut Problems) -> Section<'a> {
+        let fields = value.and_then(Value::as_object);
+        if let (Some(value), None) = (value, fields) {
+            problems.note(path.clone(), Some(value), "an object");
+        }
+        Section { path, fields, known: Vec::new() }
+    }
+
+    /// The path of the field `name`.
+    pub(super) fn path_of(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// The value of `name`, `null` included.
+    pub(super) fn take_nullable(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.known.push(name);
+        self.fields.and_then(|fields| fields.get(name))
+    }
+
+    /// The value of `name`; `null` is absent.
+    pub(super) fn take(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.take_nullable(name).filter(|value| !value.is_null())
+    }
+
+    /// The fields, where their names are data.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
+        self.fields.into_iter().flatten()
+    }
+
+    pub(super) fn section(&mut self, name: &'static str, problems: &mut Problems) -> Section<'a> {
+        Section::at(self.path_of(name), self.take(name), problems)
+    }
+
+    pub(super) fn list(&mut self, name: &'static str, allowed: &str, problems: &mut Problems) -> Option<&'a [Value]> {
+        let value = self.take(name)?;
+        let list = value.as_array().map(Vec::as_slice);
+        if list.is_none() {
+            problems.note(self.path_of(name), Some(value), allowed);
+        }
+        list
+    }
+
+    pub(super) fn boolean(&mut self, name: &'static str, default: bool, problems: &mut Problems) -> bool {
+        let Some(value) = self.take(name) else { return default };
+        value.as_bool().unwrap_or_else(|| {
+            problems.note(self.path_of(name), Some(value), "true or false");
+            default
+        })
+    }
+
+    pub(super) fn integer(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<u64>,
+        default: u64,
+        problems: &mut Problems,
+    ) -> u64 {
+        let Some(value) = self.take(name) else { return default };
+        whole_number(value).filter(|number| range.contains(number)).unwrap_or_else(|| {
+            let allowed = format!("a whole number from {} to {}", range.start(), range.end());
+            problems.note(self.path_of(name), Some(value), allowed);
+            default
+        })
+    }
+
+    /// As [`Section::integer`], for ranges within u32.
+    pub(super) fn integer_u32(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<u64>,
+        default: u32,
+        problems: &mut Problems,
+    ) -> u32 {
+        u32::try_from(self.integer(name, range, u64::from(default), problems)).unwrap_or(default)
+    }
+
+    pub(super) fn float(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<f64>,
+        default: f32,
+        problems: &mut Problems,
+    ) -> f32 {
+        let Some(value) = self.take(name) else { return default };
+        match value.as_f64().filter(|number| range.contains(number)) {
+            Some(number) => number as f32,
+            None => {
+                let allowed = format!("a number from {} to {}", range.start(), range.end());
+                problems.note(self.path_of(name), Some(value), allowed);
+                default
+            }
+        }
+    }
+
+    /// A text that is not empty.
+    pub(super) fn text(&mut self, name: &'static str, problems: &mut Problems) -> Option<String> {
+        let value = self.take(name)?;
+        let text = non_empty(value);
+        if text.is_none() {
+            problems.note(self.path_of(name), Some(value), "a text that is not empty");
+        }
+        text
+    }
+
+    /// A text that is not empty and must be there; empty after a problem.
+    pub(super) fn required_text(&mut self, name: &'static str, problems: &mut Problems) -> String {
+        let value = self.take(name);
+        value.and_then(non_empty).unwrap_or_else(|| {
+            problems.note(self.path_of(name), value, "a text that is not empty");
+            String::new()
+        })
+    }
+
+    /// A list of texts that are not empty.
+    pub(super) fn texts(&mut self, name: &'static str, problems: &mut Problems) -> Option<Vec<String>> {
+        let values = self.list(name, "a list of texts", problems)?;
+        let texts = values.iter().enumerate().filter_map(|(place, value)| {
+            let text = non_empty(value);
+            if text.is_none() {
+                problems.note(format!("{}[{place}]", self.path_of(name)), Some(value), "a text that is not empty");
+            }
+            text
+        });
+        Some(texts.collect())
+    }
+
+    /// Notes the fields that were never asked for.
+    pub(super) fn finish(self, problems: &mut Problems) {
+        for (name, value) in self.entries().filter(|(name, _)| !self.known.contains(&name.as_str())) {
+            let allowed = format!("no such field; known are {}", self.known.join(", "));
+            problems.note(self.path_of(name), Some(value), allowed);
+        }
+    }
+}
+
+fn non_empty(value: &Value) -> Option<String> {
+    value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+/// The number, if it is whole and not negative, however it is written.
+fn whole_number(value: &Value) -> Option<u64> {
+    /// Above this, a float no longer tells neighbours apart.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    value.as_u64().or_else(|| {
+        let number = value.as_f64()?;
+        (number.fract() == 0.0 && (0.0..=EXACT).contains(&number)).then_some(number as u64)
+    })
+}

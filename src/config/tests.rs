@@ -1,0 +1,287 @@
+use super::*;
+
+/// The smallest configuration that is accepted, with `more` fields.
+fn config_with(more: &str) -> String {
+    format!(r#"{{"hub_cluster":"hub","models":[{{"model_id":"m"}}]{more}}}"#)
+}
+
+fn accepted(more: &str) -> FilterConfig {
+    FilterConfig::from_json(config_with(more).as_bytes()).unwrap()
+}
+
+fn errors(json: &str) -> Vec<String> {
+    FilterConfig::from_json(json.as_bytes()).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+/// The only error of the smallest configuration with `more` fields.
+fn error(more: &str) -> String {
+    let mut errors = errors(&config_with(more));
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    errors.remove(0)
+}
+
+#[test]
+fn the_smallest_configuration_has_the_defaults() {
+    let config = accepted("");
+    let model = ModelConfig {
+        model_id: "m".to_owned(),
+        hash_scheme: "vllm".to_owned(),
+        block_size: crate::fingerprint::BlockSize::DEFAULT,
+        key_bytes: 8,
+    };
+    assert_eq!(
+        config,
+        FilterConfig {
+            hub_cluster: "hub".to_owned(),
+            subscribe: Subscribe::default(),
+            tenant: TenantSource { from: TenantFrom::Nowhere, default: Some("default".to_owned()) },
+            models: BTreeMap::from([("m".to_owned(), model)]),
+            requests: RequestRules {
+                paths: vec!["/v1/completions".to_owned()],
+                max_body_bytes: 1_000_000,
+                hold_chunked: false,
+                input_headers: crate::request::names::InputHeaders::all(),
+            },
+            policies: Policies::default(),
+            ranking: Ranking::default(),
+            output: Output { max_endpoints: 5, response_headers: false },
+            freshness: Freshness { stale_after_ms: 10_000, when_stale: WhenStale::NoHint },
+            limits: Limits {
+                tick_ms: 100,
+                lease_ticks: 10,
+                max_request_work_ms: 5,
+                max_index_entries: 1_000_000,
+                pages: 256,
+                page_bytes: 1_048_576,
+                log_segments: 512,
+                segment_bytes: 65_536,
+            },
+        }
+    );
+    assert_eq!(config.policies.for_tenant("anybody"), &Policy::default());
+}
+
+#[test]
+fn every_field_is_read() {
+    let config = FilterConfig::from_json(
+        br#"{
+            "hub_cluster": "hub",
+            "subscribe": {"models": ["m"], "tenants": ["t", "u"]},
+            "tenant": {"property": ["metadata", "jwt"], "default": null},
+            "models": [
+                {"model_id": "m", "hash_scheme": "sglang", "block_size": 64, "key_bytes": 32},
+                {"model_id": "n"}
+            ],
+            "paths": ["/generate", "/v1/completions"],
+            "max_body_bytes": 2e6,
+            "hold_chunked": true,
+            "input_headers": ["x-inferencecache-model-id"],
+            "policy": {"evictionTTL": "1h30m", "minimumPrefixTokens": 32, "affinityRouting": "Disabled"},
+            "policies": {"t": {"minimumMatchedTokens": 0, "routingFloorScore": "12.5"}},
+            "ranking": {"pressure_weight": 0.5, "slo_tight_ttft_ms": 300, "slo_tight_bias": 2},
+            "output": {"max_endpoints": 2, "response_headers": true},
+            "stale_after_ms": 3000,
+            "when_stale": "serve",
+            "limits": {"tick_ms": 50, "lease_ticks": 20, "max_request_work_ms": 2, "max_index_entries": 1000,
+                       "pages": 8, "page_bytes": 8192, "log_segments": 16, "segment_bytes": 4096}
+        }"#,
+    )
+    .unwrap();
+    assert_eq!(config.subscribe.tenants, ["t", "u"]);
+    assert_eq!(config.tenant.property().unwrap(), ["metadata", "jwt"]);
+    assert_eq!(config.tenant.default, None);
+    assert_eq!((config.models["m"].block_size.tokens(), config.models["m"].key_bytes), (64, 32));
+    assert_eq!(config.models["m"].hash_scheme, "sglang");
+    assert_eq!(config.requests.paths, ["/generate", "/v1/completions"]);
+    assert_eq!((config.requests.max_body_bytes, config.requests.hold_chunked), (2_000_000, true));
+    assert!(config.requests.input_headers.enabled("x-inferencecache-model-id"));
+    assert!(!config.requests.input_headers.enabled("x-inferencecache-prefix-hash"));
+    let default = config.policies.for_tenant("u");
+    assert_eq!(
+        (default.eviction_ttl_ms, default.minimum_prefix_tokens, default.minimum_matched_tokens),
+        (5_400_000, 32, 64)
+    );
+    let own = config.policies.for_tenant("t");
+    assert_eq!((own.eviction_ttl_ms, own.minimum_prefix_tokens, own.minimum_matched_tokens), (1_800_000, 0, 0));
+    assert_eq!((own.routing_floor_score, default.routing_floor_score), (12.5, 0.1));
+    assert_eq!(config.ranking, Ranking { pressure_weight: 0.5, slo_tight_ttft_ms: 300, slo_tight_bias: 2.0 });
+    assert_eq!(config.output, Output { max_endpoints: 2, response_headers: true });
+    assert_eq!(config.freshness, Freshness { stale_after_ms: 3000, when_stale: WhenStale::Serve });
+    assert_eq!((config.limits.pages, config.limits.page_bytes, config.limits.lease_ticks), (8, 8192, 20));
+}
+
+#[test]
+fn all_problems_are_reported_at_once() {
+    let found = errors(
+        r#"{"models": [{"model_id": "m", "block_size": 0}, {"model_id": "m"}, {"modelid": "n"}, 7],
+            "max_body_bytes": 0, "hold_chunked": "yes", "when_stale": "panic", "hub": 1}"#,
+    );
+    assert_eq!(
+        found,
+        [
+            "hub_cluster is absent, allowed: a text that is not empty",
+            "models[0].block_size is 0, allowed: a whole number from 1 to 65536",
+            r#"models[1].model_id is "m", allowed: an id that is not listed yet"#,
+            "models[2].model_id is absent, allowed: a text that is not empty",
+            r#"models[2].modelid is "n", allowed: no such field; known are block_size, key_bytes, hash_scheme, model_id"#,
+            "models[3] is 7, allowed: an object",
+            "models[3].model_id is absent, allowed: a text that is not empty",
+            "max_body_bytes is 0, allowed: a whole number from 1 to 268435456",
+            r#"hold_chunked is "yes", allowed: true or false"#,
+            r#"when_stale is "panic", allowed: "no_hint" or "serve""#,
+            "hub is 1, allowed: no such field; known are hub_cluster, subscribe, tenant, models, paths, \
+             max_body_bytes, hold_chunked, input_headers, policy, policies, ranking, output, stale_after_ms, when_stale, \
+             limits",
+        ]
+    );
+}
+
+#[test]
+fn what_is_no_object_is_one_problem() {
+    let json = errors("{");
+    assert!(json[0].starts_with("configuration is not JSON (EOF while parsing an object"), "{json:?}");
+    assert_eq!(json.len(), 1);
+    assert_eq!(errors("")[0].split(" (").next(), Some("configuration is not JSON"));
+    assert_eq!(errors("[]")[0], "configuration is [], allowed: an object");
+    assert_eq!(errors(r#"{"hub_cluster":"h","models":[]}"#), ["models is [], allowed: a list of at least one model"]);
+    assert_eq!(errors(r#"{"hub_cluster":"h"}"#), ["models is absent, allowed: a list of at least one model"]);
+}
+
+#[test]
+fn a_cache_policy_is_held_to_its_own_rules() {
+    for (spec, field) in [
+        (r#"{"evictionTTL": "0s"}"#, "policy.evictionTTL"),
+        (r#"{"evictionTTL": "-1m"}"#, "policy.evictionTTL"),
+        (r#"{"evictionTTL": "577h"}"#, "policy.evictionTTL"),
+        (r#"{"evictionTTL": 1800}"#, "policy.evictionTTL"),
+        (r#"{"minimumPrefixTokens": -1}"#, "policy.minimumPrefixTokens"),
+        (r#"{"minimumMatchedTokens": 2147483648}"#, "policy.minimumMatchedTokens"),
+        (r#"{"minimumMatchedTokens": 1.5}"#, "policy.minimumMatchedTokens"),
+        (r#"{"routingFloorScore": 0.1}"#, "policy.routingFloorScore"),
+        (r#"{"routingFloorScore": ".1"}"#, "policy.routingFloorScore"),
+        (r#"{"routingFloorScore": "01"}"#, "policy.routingFloorScore"),
+        (r#"{"routingFloorScore": "1."}"#, "policy.routingFloorScore"),
+        (r#"{"routingFloorScore": "1.1234567"}"#, "policy.routingFloorScore"),
+        (r#"{"routingFloorScore": "123456789"}"#, "policy.routingFloorScore"),
+        (r#"{"routingFloorScore": "1e3"}"#, "policy.routingFloorScore"),
+        (r#"{"minimum_prefix_tokens": 1}"#, "policy.minimum_prefix_tokens"),
+    ] {
+        let error = error(&format!(r#","policy":{spec}"#));
+        assert_eq!(error.split(' ').next(), Some(field), "{error}");
+    }
+    for score in ["0", "0.0", "99999999.999999", "64", "0.000001"] {
+        let config = accepted(&format!(r#","policies":{{"t":{{"routingFloorScore":"{score}"}}}}"#));
+        assert_eq!(config.policies.for_tenant("t").routing_floor_score, score.parse::<f32>().unwrap());
+    }
+}
+
+#[test]
+fn policy_fields_without_effect_are_refused_and_say_so() {
+    assert_eq!(
+        error(r#","policies":{"t":{"lookupTimeoutMs":5}}"#),
+        "policies.t.lookupTimeoutMs is 5, allowed: absent: this version does not support it"
+    );
+    for spec in [r#"{"eviction":"LRU"}"#, r#"{"strategy":{"requireChain":true}}"#, r#"{"affinityRouting":"Enabled"}"#] {
+        let error = error(&format!(r#","policy":{spec}"#));
+        assert!(error.contains("this version does not support"), "{error}");
+    }
+}
+
+#[test]
+fn a_tenant_has_one_source_and_never_the_reserved_name() {
+    let header = accepted(r#","tenant":{"header":"x-tenant"}"#).tenant;
+    assert_eq!(header.from, TenantFrom::Header("x-tenant".to_owned()));
+    assert_eq!(header.default.as_deref(), Some("default"));
+    assert_eq!(header.property(), None);
+    for tenant in [
+        r#"{"header":"x-tenant","property":["a"]}"#,
+        r#"{"header":"X-Tenant"}"#,
+        r#"{"header":""}"#,
+        r#"{"header":":path"}"#,
+        r#"{"header":"x-inferencecache-model-id"}"#,
+        r#"{"property":[]}"#,
+        r#"{"property":["a",1]}"#,
+        r#"{"property":"a"}"#,
+        r#"{"default":""}"#,
+        r#"{"default":"inferencecache.io/probe"}"#,
+        r#"{"default":7}"#,
+    ] {
+        assert!(error(&format!(r#","tenant":{tenant}"#)).starts_with("tenant."), "{tenant}");
+    }
+    assert!(error(r#","policies":{"inferencecache.io/probe":{}}"#).starts_with("policies.inferencecache.io/probe"));
+}
+
+#[test]
+fn request_rules_are_checked() {
+    for rule in [
+        r#""paths":["v1"]"#,
+        r#""paths":["/v1?x=1"]"#,
+        r#""paths":[""]"#,
+        r#""paths":"/v1""#,
+        r#""input_headers":["authorization"]"#,
+        r#""input_headers":"all""#,
+        r#""max_body_bytes":268435457"#,
+        r#""max_body_bytes":1.5"#,
+        r#""max_body_bytes":"1""#,
+    ] {
+        error(&format!(",{rule}"));
+    }
+    assert!(accepted(r#","paths":[]"#).requests.paths.is_empty());
+    let none = accepted(r#","input_headers":false"#).requests.input_headers;
+    assert!(!names_of(none).any(|_| true));
+    assert_eq!(names_of(accepted(r#","input_headers":true"#).requests.input_headers).count(), 10);
+}
+
+fn names_of(enabled: crate::request::names::InputHeaders) -> impl Iterator<Item = &'static str> {
+    crate::request::names::INPUT.into_iter().filter(move |name| enabled.enabled(name))
+}
+
+#[test]
+fn a_long_value_is_shortened() {
+    let error = error(&format!(r#","hold_chunked":"{}""#, "é".repeat(500)));
+    assert_eq!(error, format!("hold_chunked is \"{}…, allowed: true or false", "é".repeat(79)));
+}
+
+/// The two digests were made by a Python script of its own, with the xxhash package.
+#[test]
+fn the_domain_is_pinned() {
+    assert_eq!(accepted("").domain(), "2b8696de95de3ce9");
+    let other = accepted(r#","subscribe":{"models":["b","a"]},"policies":{"t":{"evictionTTL":"1m"}}"#);
+    assert_eq!(other.domain(), "3cb53bb4793fb48f");
+}
+
+#[test]
+fn the_domain_follows_what_decides_the_contents_and_nothing_else() {
+    let domain = accepted("").domain();
+    for same in [
+        r#","paths":[]"#,
+        r#","ranking":{"pressure_weight":0}"#,
+        r#","output":{"max_endpoints":1}"#,
+        r#","stale_after_ms":500"#,
+        r#","policy":{"minimumMatchedTokens":0}"#,
+        r#","limits":{"tick_ms":10,"lease_ticks":30,"max_request_work_ms":1}"#,
+    ] {
+        assert_eq!(accepted(same).domain(), domain, "{same}");
+    }
+    let mut domains = vec![domain];
+    for different in [
+        r#","subscribe":{"models":["m"]}"#,
+        r#","subscribe":{"tenants":["m"]}"#,
+        r#","policy":{"evictionTTL":"1m"}"#,
+        r#","policies":{"t":{"evictionTTL":"1m"}}"#,
+        r#","policies":{"u":{"evictionTTL":"1m"}}"#,
+        r#","limits":{"max_index_entries":999}"#,
+        r#","limits":{"pages":255}"#,
+        r#","limits":{"page_bytes":8192}"#,
+        r#","limits":{"log_segments":256}"#,
+        r#","limits":{"segment_bytes":8192}"#,
+    ] {
+        domains.push(accepted(different).domain());
+    }
+    let all = domains.len();
+    domains.sort();
+    domains.dedup();
+    assert_eq!(domains.len(), all);
+    let ab = accepted(r#","subscribe":{"models":["a","b","a"]}"#).domain();
+    assert_eq!(ab, accepted(r#","subscribe":{"models":["b","a"]}"#).domain());
+}

@@ -1,0 +1,60 @@
+//! The HTTP context: a request's callbacks.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use proxy_wasm::traits::{Context, HttpContext};
+use proxy_wasm::types::Action;
+
+use super::proxy_host::ProxyHost;
+use super::root::Plugin;
+use crate::flow::exchange::{Exchange, Followed, Next, Router};
+
+/// A request.
+pub struct Http {
+    plugin: Option<Rc<Plugin>>,
+    followed: Rc<RefCell<Followed>>,
+    exchange: Exchange,
+}
+
+// === impl Http ===
+
+impl Http {
+    /// A request of a root context; without a plugin, of one that is not configured.
+    pub fn new(plugin: Option<Rc<Plugin>>, followed: Rc<RefCell<Followed>>) -> Http {
+        Http { plugin, followed, exchange: Exchange::default() }
+    }
+
+    fn step(&mut self, step: impl FnOnce(&mut Exchange, Option<Router<'_>>) -> Next) -> Action {
+        let mut node = self.plugin.as_ref().and_then(|plugin| plugin.node.try_borrow_mut().ok());
+        let router =
+            self.plugin.as_ref().zip(node.as_mut()).map(|(plugin, node)| Router { config: &plugin.config, node });
+        match step(&mut self.exchange, router) {
+            Next::Continue => Action::Continue,
+            Next::Hold => Action::Pause,
+        }
+    }
+}
+
+impl Context for Http {}
+
+impl HttpContext for Http {
+    fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
+        self.step(|exchange, router| exchange.on_request_headers(&ProxyHost, router, end_of_stream))
+    }
+
+    fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        self.step(|exchange, router| exchange.on_request_body(&ProxyHost, router, size, end_of_stream))
+    }
+
+    fn on_http_request_trailers(&mut self, _count: usize) -> Action {
+        self.step(|exchange, router| exchange.on_request_trailers(&ProxyHost, router))
+    }
+
+    fn on_http_response_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
+        if let (Some(plugin), Ok(mut followed)) = (&self.plugin, self.followed.try_borrow_mut()) {
+            self.exchange.on_response_headers(&ProxyHost, &plugin.config, &mut followed);
+        }
+        Action::Continue
+    }
+}

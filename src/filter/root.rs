@@ -1,0 +1,112 @@
+//! The root context: configuration, ticks, and the stream's callbacks.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use proxy_wasm::traits::{Context, HttpContext, RootContext};
+use proxy_wasm::types::ContextType;
+
+use super::http::Http;
+use super::proxy_host::{Buffer, ProxyHost};
+use super::vm;
+use crate::config::FilterConfig;
+use crate::flow::exchange::Followed;
+use crate::flow::metrics;
+use crate::flow::node::Node;
+use crate::host::{Host, HttpHost, Level, StreamToken};
+use crate::observation::Scope;
+
+/// A root context.
+pub struct Root {
+    context_id: u32,
+    plugin: Option<Rc<Plugin>>,
+    followed: Rc<RefCell<Followed>>,
+}
+
+/// What a valid configuration makes of a root context.
+pub struct Plugin {
+    /// The configuration.
+    pub config: Rc<FilterConfig>,
+    /// The VM's node of the configuration's domain.
+    pub node: Rc<RefCell<Node>>,
+}
+
+// === impl Root ===
+
+impl Root {
+    /// A root context that is not configured yet.
+    pub fn new(context_id: u32) -> Root {
+        Root { context_id, plugin: None, followed: Rc::default() }
+    }
+
+    fn with_node(&self, act: impl FnOnce(&mut Node, &FilterConfig)) {
+        if let Some(plugin) = &self.plugin
+            && let Ok(mut node) = plugin.node.try_borrow_mut()
+        {
+            act(&mut node, &plugin.config);
+        }
+    }
+}
+
+impl Context for Root {
+    fn on_grpc_stream_message(&mut self, token_id: u32, message_size: usize) {
+        let Some(message) = ProxyHost.buffer(Buffer::GrpcMessage, message_size) else { return };
+        self.with_node(|node, config| node.on_stream_message(&ProxyHost, StreamToken(token_id), &message, config));
+    }
+
+    fn on_grpc_stream_close(&mut self, token_id: u32, _status_code: u32) {
+        self.with_node(|node, _| node.on_stream_closed(&ProxyHost, StreamToken(token_id)));
+    }
+
+    fn on_done(&mut self) -> bool {
+        self.with_node(|node, _| node.on_done(&ProxyHost, self.context_id));
+        true
+    }
+}
+
+impl RootContext for Root {
+    /// Always accepts: refusing would fail the VM. Without a valid configuration the last good one of this VM serves on,
+    /// and without that the filter has nothing to say.
+    fn on_configure(&mut self, size: usize) -> bool {
+        let root_id = ProxyHost.property(&["plugin_root_id"]).unwrap_or_default();
+        let json = ProxyHost.buffer(Buffer::PluginConfiguration, size).unwrap_or_default();
+        let config = match FilterConfig::from_json(&json) {
+            Ok(config) => Some(Rc::new(config)),
+            Err(problems) => {
+                ProxyHost.count(metrics::CONFIG_REFUSED, 1);
+                for problem in problems {
+                    ProxyHost.log(Level::Warn, &format!("the configuration is refused: {problem}"));
+                }
+                vm::last_good(&root_id)
+            }
+        };
+        if let Some(config) = &config {
+            vm::remember(root_id, config);
+            ProxyHost.set_tick_period(config.limits.tick_ms);
+        }
+        self.plugin = config.map(|config| {
+            let node = vm::node(&config.domain());
+            Rc::new(Plugin { config, node })
+        });
+        true
+    }
+
+    fn on_tick(&mut self) {
+        let now_ms = ProxyHost.now_ms();
+        self.with_node(|node, config| {
+            let expired = |scope: &Scope, last_seen_ms: u64| {
+                let policy = config.policies.for_tenant(&scope.tenant_id);
+                now_ms.saturating_sub(last_seen_ms) >= policy.eviction_ttl_ms
+            };
+            node.tick(&ProxyHost, self.context_id, config, &expired);
+        });
+    }
+
+    fn get_type(&self) -> Option<ContextType> {
+        Some(ContextType::HttpContext)
+    }
+
+    fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
+        Some(Box::new(Http::new(self.plugin.clone(), Rc::clone(&self.followed))))
+    }
+}

@@ -1,0 +1,256 @@
+//! From shared data to an index.
+//!
+//! A follower reads the head, then whatever is committed and not yet applied, one value a step, so that the caller can
+//! stop at any time. When it has nothing, or has fallen off the ring, it loads the pages and replays the log from the
+//! oldest page's sequence; until it has reached the head that it saw after its last page it knows nothing it would
+//! say. When the log starts a new life, it goes on serving from what it has until the new log is complete.
+
+use super::keys::Keys;
+use super::metrics;
+use crate::host::{Host, SharedValue};
+use crate::index::Index;
+use crate::index::log::{Head, Incarnation, Page, Segment, Unreadable};
+
+/// The most pages a head may claim.
+const MAX_PAGES: u32 = 1 << 16;
+
+/// A VM's copy of what the log says.
+#[derive(Debug, Default)]
+pub struct Follower {
+    serving: Option<Copy>,
+    building: Option<Building>,
+}
+
+/// An index that is true of a committed log sequence.
+#[derive(Debug)]
+struct Copy {
+    incarnation: Incarnation,
+    index: Index,
+    applied: u64,
+}
+
+#[derive(Debug)]
+struct Building {
+    copy: Copy,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Pages { next: u32 },
+    Log { target: u64 },
+}
+
+/// How far one step came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Everything committed is applied.
+    CaughtUp,
+    /// Something was applied; there is more.
+    Advanced,
+    /// The next value cannot be read now.
+    Unreadable,
+}
+
+/// What a follower can say to a request.
+#[derive(Clone, Copy, Debug)]
+pub enum View<'a> {
+    /// Look here.
+    Index(&'a Index),
+    /// The state is still being read.
+    CatchingUp,
+}
+
+// === impl Follower ===
+
+impl Follower {
+    /// Takes steps until everything up to `head` is applied or `out_of_time` says so. True when caught up.
+    pub fn follow(&mut self, host: &impl Host, keys: &Keys, head: &Head, out_of_time: impl Fn() -> bool) -> bool {
+        loop {
+            match self.step(host, keys, head) {
+                Step::CaughtUp => return true,
+                Step::Unreadable => {
+                    host.count(metrics::SHARED_UNREADABLE, 1);
+                    return false;
+                }
+                Step::Advanced if out_of_time() => return false,
+                Step::Advanced => {}
+            }
+        }
+    }
+
+    /// What a request may look at.
+    pub fn view(&self) -> View<'_> {
+        self.serving.as_ref().map_or(View::CatchingUp, |copy| View::Index(&copy.index))
+    }
+
+    /// The index of `head`'s log, if it is built and no part of it is missing.
+    pub fn index_of(&self, head: &Head) -> Option<&Index> {
+        self.copy_of(head).map(|copy| &copy.index)
+    }
+
+    /// A number that changes whenever a step advances.
+    pub fn progress(&self) -> u64 {
+        let serving = self.serving.as_ref().map_or(0, |copy| copy.applied);
+        let building = self.building.as_ref().map_or(0, |building| match building.stage {
+            Stage::Pages { next } => u64::from(next),
+            Stage::Log { .. } => u64::from(u32::MAX) + building.copy.applied,
+        });
+        serving.wrapping_add(building)
+    }
+
+    /// As [`Follower::index_of`], to apply what was just committed.
+    pub fn apply_committed(&mut self, segment: Segment) {
+        let copy = match (&mut self.serving, &mut self.building) {
+            (Some(copy), _) if copy.incarnation == segment.incarnation => copy,
+            (_, Some(building)) if building.copy.incarnation == segment.incarnation => &mut building.copy,
+            _ => return,
+        };
+        if copy.applied + 1 == segment.sequence {
+            copy.apply(segment);
+        }
+    }
+
+    /// The index that may be swept: one that has applied all that `head` covers.
+    pub fn sweepable(&mut self, head: &Head) -> Option<&mut Index> {
+        let copy = self.serving.as_mut()?;
+        (copy.incarnation == head.incarnation && copy.applied == head.last).then_some(&mut copy.index)
+    }
+
+    fn copy_of(&self, head: &Head) -> Option<&Copy> {
+        let built = self.building.as_ref().filter(|building| matches!(building.stage, Stage::Log { .. }));
+        self.serving
+            .iter()
+            .chain(built.map(|building| &building.copy))
+            .find(|copy| copy.incarnation == head.incarnation && copy.applied == head.last)
+    }
+
+    fn step(&mut self, host: &impl Host, keys: &Keys, head: &Head) -> Step {
+        if let Some(copy) = &self.serving
+            && copy.incarnation == head.incarnation
+        {
+            self.building = None;
+            if copy.applied + 1 >= head.first && copy.applied <= head.last {
+                return self.follow_log(host, keys, head);
+            }
+            // What it has can be arbitrarily old: better to say nothing.
+            host.count(metrics::FELL_OFF, 1);
+            self.serving = None;
+        }
+        self.build(host, keys, head)
+    }
+
+    fn follow_log(&mut self, host: &impl Host, keys: &Keys, head: &Head) -> Step {
+        match &mut self.serving {
+            Some(copy) => copy.read_next(host, keys, head),
+            None => Step::Unreadable,
+        }
+    }
+
+    fn build(&mut self, host: &impl Host, keys: &Keys, head: &Head) -> Step {
+        let building = match &mut self.building {
+            Some(building) if building.copy.incarnation == head.incarnation => building,
+            _ => match Building::new(head) {
+                Ok(building) => self.building.insert(building),
+                Err(Unreadable) => return Step::Unreadable,
+            },
+        };
+        let step = building.step(host, keys, head);
+        let built = matches!(building.stage, Stage::Log { target } if building.copy.applied >= target);
+        // An empty log is a beginning, not news: what was known before stays until the hub has told all.
+        if built && (head.complete || self.serving.is_none()) {
+            self.serving = self.building.take().map(|building| building.copy);
+        }
+        step
+    }
+}
+
+// === impl Building ===
+
+impl Building {
+    fn new(head: &Head) -> Result<Building, Unreadable> {
+        let shards = head.pages.checked_sub(1).filter(|_| head.pages <= MAX_PAGES).ok_or(Unreadable)?;
+        let copy = Copy { incarnation: head.incarnation, index: Index::new(shards), applied: 0 };
+        Ok(Building { copy, stage: Stage::Pages { next: 0 } })
+    }
+
+    fn step(&mut self, host: &impl Host, keys: &Keys, head: &Head) -> Step {
+        match self.stage {
+            Stage::Pages { next } if next < head.pages => match self.copy.load_page(host, keys, next) {
+                Ok(()) => {
+                    self.stage = Stage::Pages { next: next + 1 };
+                    Step::Advanced
+                }
+                Err(Unreadable) => Step::Unreadable,
+            },
+            Stage::Pages { .. } => {
+                self.copy.applied = self.copy.index.oldest_as_of();
+                self.stage = Stage::Log { target: head.last };
+                self.begin_again_if_fallen_off(host, head)
+            }
+            Stage::Log { .. } => match self.begin_again_if_fallen_off(host, head) {
+                Step::Advanced => self.copy.read_next(host, keys, head),
+                other => other,
+            },
+        }
+    }
+
+    fn begin_again_if_fallen_off(&mut self, host: &impl Host, head: &Head) -> Step {
+        if self.copy.applied + 1 >= head.first {
+            return Step::Advanced;
+        }
+        host.count(metrics::FELL_OFF, 1);
+        match Building::new(head) {
+            Ok(building) => {
+                *self = building;
+                Step::Unreadable
+            }
+            Err(Unreadable) => Step::Unreadable,
+        }
+    }
+}
+
+// === impl Copy ===
+
+impl Copy {
+    /// A page that was never written, or that an earlier life of the log left, is an empty one from before the log.
+    fn load_page(&mut self, host: &impl Host, keys: &Keys, number: u32) -> Result<(), Unreadable> {
+        let SharedValue::Present { bytes, .. } = host.shared_get(&keys.page(number)) else { return Ok(()) };
+        let page = Page::decode(&bytes)?;
+        if page.incarnation != self.incarnation {
+            return Ok(());
+        }
+        if page.number != number {
+            return Err(Unreadable);
+        }
+        match number.checked_sub(1) {
+            None => self.index.load_dictionary(page.as_of, &page.records),
+            Some(shard) => self.index.load_shard(shard as usize, page.as_of, page.records),
+        }
+        Ok(())
+    }
+
+    fn read_next(&mut self, host: &impl Host, keys: &Keys, head: &Head) -> Step {
+        if self.applied >= head.last {
+            return Step::CaughtUp;
+        }
+        let sequence = self.applied + 1;
+        let SharedValue::Present { bytes, .. } = host.shared_get(&keys.log(sequence, head.ring)) else {
+            return Step::Unreadable;
+        };
+        match Segment::decode(&bytes) {
+            Ok(segment) if segment.incarnation == self.incarnation && segment.sequence == sequence => {
+                self.apply(segment);
+                if self.applied >= head.last { Step::CaughtUp } else { Step::Advanced }
+            }
+            _ => Step::Unreadable,
+        }
+    }
+
+    fn apply(&mut self, segment: Segment) {
+        self.applied = segment.sequence;
+        for record in segment.records {
+            self.index.apply(segment.sequence, record);
+        }
+    }
+}

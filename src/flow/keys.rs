@@ -1,0 +1,33 @@
+//! The names of the shared values of one domain.
+
+use crate::index::log::FORMAT;
+
+/// The keys under `wr/<format>/<domain>/`.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    prefix: String,
+}
+
+// === impl Keys ===
+
+impl Keys {
+    /// The keys of `domain`.
+    pub fn new(domain: &str) -> Keys {
+        Keys { prefix: format!("wr/{FORMAT}/{domain}") }
+    }
+
+    /// Lease and fence.
+    pub fn head(&self) -> String {
+        format!("{}/head", self.prefix)
+    }
+
+    /// The log slot that holds `sequence` in a ring of `ring` slots.
+    pub fn log(&self, sequence: u64, ring: u32) -> String {
+        format!("{}/log/{}", self.prefix, sequence % u64::from(ring.max(1)))
+    }
+
+    /// A page.
+    pub fn page(&self, number: u32) -> String {
+        format!("{}/page/{number}", self.prefix)
+    }
+}

@@ -1,0 +1,136 @@
+//! The leader's stream to the hub: opening, acknowledging, giving up, coming back.
+//!
+//! A stream is opened from a tick only. It is given up when the hub has been silent for too long or has broken the
+//! contract; the next one is opened after a jittered, exponentially growing pause.
+
+use super::metrics;
+use crate::host::{Host, StreamToken};
+use crate::observation::{SubscriberMessage, Subscription};
+use crate::wire;
+
+/// The first pause after a stream ended.
+const FIRST_PAUSE_MS: u64 = 100;
+/// The longest pause.
+const LONGEST_PAUSE_MS: u64 = 3_000;
+/// A stream that was heard for this long was a good one: the next pause is short again.
+const GOOD_STREAM_MS: u64 = 5_000;
+
+/// The stream to the hub.
+#[derive(Debug)]
+pub struct Observer {
+    link: Link,
+    /// Streams that ended without having been good, in a row.
+    failures: u32,
+}
+
+#[derive(Debug)]
+enum Link {
+    Down { open_at_ms: u64 },
+    Up { token: StreamToken, opened_ms: u64, heard_ms: u64, acknowledged: u64 },
+}
+
+// === impl Observer ===
+
+impl Observer {
+    /// No stream yet; one is opened at the next tick.
+    pub fn new() -> Observer {
+        Observer { link: Link::Down { open_at_ms: 0 }, failures: 0 }
+    }
+
+    /// The open stream.
+    pub fn token(&self) -> Option<StreamToken> {
+        match self.link {
+            Link::Up { token, .. } => Some(token),
+            Link::Down { .. } => None,
+        }
+    }
+
+    /// Opens a stream if there is none and the pause is over; gives one up that has been silent for `silence_ms`.
+    pub fn tick(
+        &mut self,
+        host: &impl Host,
+        cluster: &str,
+        silence_ms: u64,
+        subscription: impl FnOnce() -> Subscription,
+    ) {
+        let now_ms = host.now_ms();
+        match self.link {
+            Link::Up { heard_ms, .. } if now_ms.saturating_sub(heard_ms) > silence_ms => self.give_up(host),
+            Link::Down { open_at_ms } if now_ms >= open_at_ms => self.open(host, cluster, subscription()),
+            _ => {}
+        }
+        host.gauge(metrics::STREAM_CONNECTED, u64::from(self.token().is_some()));
+    }
+
+    /// Notes that the hub was heard. False if `token` is not the open stream.
+    pub fn heard(&mut self, token: StreamToken, now_ms: u64) -> bool {
+        match &mut self.link {
+            Link::Up { token: open, heard_ms, .. } if *open == token => {
+                *heard_ms = now_ms;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Acknowledges all messages up to `number`.
+    pub fn acknowledge(&mut self, host: &impl Host, number: u64) {
+        let Link::Up { token, acknowledged, .. } = &mut self.link else { return };
+        // A number from an earlier stream is lower or higher by chance; only this stream's grow from 1.
+        if number > *acknowledged {
+            *acknowledged = number;
+            let message = wire::encode_subscriber_message(&SubscriberMessage::Acknowledge(number));
+            // A send to a stream that is gone is followed by its close.
+            host.send(*token, &message);
+        }
+    }
+
+    /// The proxy closed `token`. False if it is not the open stream.
+    pub fn closed(&mut self, host: &impl Host, token: StreamToken) -> bool {
+        if self.token() != Some(token) {
+            return false;
+        }
+        self.pause(host);
+        true
+    }
+
+    /// Gives the stream up; another is opened after a pause.
+    pub fn give_up(&mut self, host: &impl Host) {
+        if let Some(token) = self.token() {
+            host.cancel(token);
+            self.pause(host);
+        }
+    }
+
+    fn open(&mut self, host: &impl Host, cluster: &str, subscription: Subscription) {
+        let now_ms = host.now_ms();
+        let Some(token) = host.open_stream(cluster, wire::SERVICE, wire::METHOD) else {
+            return self.pause(host);
+        };
+        host.count(metrics::STREAM_OPENED, 1);
+        self.link = Link::Up { token, opened_ms: now_ms, heard_ms: now_ms, acknowledged: 0 };
+        let subscribe = SubscriberMessage::Subscribe(subscription);
+        if !host.send(token, &wire::encode_subscriber_message(&subscribe)) {
+            self.give_up(host);
+        }
+    }
+
+    fn pause(&mut self, host: &impl Host) {
+        let now_ns = host.now_ns();
+        let good = match self.link {
+            Link::Up { opened_ms, heard_ms, .. } => heard_ms.saturating_sub(opened_ms) >= GOOD_STREAM_MS,
+            Link::Down { .. } => false,
+        };
+        self.failures = if good { 0 } else { self.failures.saturating_add(1) };
+        let pause_ms = (FIRST_PAUSE_MS << self.failures.min(8)).min(LONGEST_PAUSE_MS);
+        // From half to the whole pause. The clock's low digits differ enough between VMs that fail together.
+        let jitter_ms = (now_ns / 1_000) % (pause_ms / 2 + 1);
+        self.link = Link::Down { open_at_ms: now_ns / 1_000_000 + pause_ms / 2 + jitter_ms };
+    }
+}
+
+impl Default for Observer {
+    fn default() -> Observer {
+        Observer::new()
+    }
+}

@@ -1,0 +1,267 @@
+//! The scopes and replicas that an index knows, by number.
+//!
+//! A number is never reused, so a block whose replica is not in here belongs to a generation that has ended, and
+//! counts for nothing.
+
+use std::rc::Rc;
+
+use hashbrown::HashMap;
+
+use crate::observation::{Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot};
+
+/// Whether a replica's generation counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Its state is still arriving.
+    Arriving,
+    /// Its state is complete.
+    Complete,
+}
+
+/// A generation of a replica.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    /// The replica's id.
+    pub replica_id: Rc<str>,
+    /// `ip:port` as Envoy knows it.
+    pub address: Rc<str>,
+    /// Whether it counts.
+    pub standing: Standing,
+    /// Its load, if it reported any.
+    pub stats: Option<ReplicaStats>,
+    published: Option<ReplicaSlot>,
+}
+
+/// Scopes and replicas by number.
+#[derive(Clone, Debug, Default)]
+pub struct Dictionary {
+    scopes: HashMap<ScopeSlot, KnownScope>,
+    by_scope: HashMap<Scope, ScopeSlot>,
+    /// Scopes that differ in their adapter only, by tenant, model and hash scheme.
+    siblings: HashMap<(String, String, String), Vec<ScopeSlot>>,
+    replicas: HashMap<ReplicaSlot, Replica>,
+}
+
+#[derive(Clone, Debug)]
+struct KnownScope {
+    scope: Scope,
+    published: Option<ScopeSlot>,
+}
+
+// === impl Dictionary ===
+
+impl Dictionary {
+    /// Takes in what `observation` says of scopes and replicas; anything else is left alone.
+    pub fn apply(&mut self, observation: &Observation) {
+        match observation {
+            Observation::Scope { slot, scope } => self.add_scope(*slot, scope),
+            Observation::ReplicaUp { replica, replica_id, address } => {
+                self.replicas.insert(
+                    *replica,
+                    Replica {
+                        replica_id: replica_id.as_str().into(),
+                        address: address.as_str().into(),
+                        standing: Standing::Arriving,
+                        stats: None,
+                        published: None,
+                    },
+                );
+            }
+            Observation::ReplicaComplete { replica } => self.complete(*replica),
+            Observation::ReplicaGone { replica } => {
+                self.replicas.remove(replica);
+            }
+            Observation::Stats { replica, stats } => {
+                if let Some(replica) = self.replicas.get_mut(replica) {
+                    replica.stats = Some(*stats);
+                }
+            }
+            // A number that the hub gives anew, after a restart, no longer stands for what it did before.
+            Observation::PublishedScope { slot, published } => {
+                self.scopes.values_mut().for_each(|scope| forget_number(&mut scope.published, *published));
+                if let Some(scope) = self.scopes.get_mut(slot) {
+                    scope.published = Some(*published);
+                }
+            }
+            Observation::PublishedReplica { replica, published } => {
+                self.replicas.values_mut().for_each(|replica| forget_number(&mut replica.published, *published));
+                if let Some(replica) = self.replicas.get_mut(replica) {
+                    replica.published = Some(*published);
+                }
+            }
+            Observation::Stored { .. } | Observation::Removed { .. } | Observation::Cleared { .. } => {}
+        }
+    }
+
+    /// The number of a scope.
+    pub fn scope_slot(&self, scope: &Scope) -> Option<ScopeSlot> {
+        self.by_scope.get(scope).copied()
+    }
+
+    /// The scope behind a number.
+    pub fn scope(&self, slot: ScopeSlot) -> Option<&Scope> {
+        self.scopes.get(&slot).map(|known| &known.scope)
+    }
+
+    /// The scopes with this scope's tenant, model and hash scheme, whatever their adapter.
+    pub fn siblings(&self, scope: &Scope) -> &[ScopeSlot] {
+        self.siblings.get(&without_adapter(scope)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Every scope.
+    pub fn scopes(&self) -> impl Iterator<Item = (ScopeSlot, &Scope)> {
+        self.scopes.iter().map(|(slot, known)| (*slot, &known.scope))
+    }
+
+    /// The generation behind a number, while it lasts.
+    pub fn replica(&self, slot: ReplicaSlot) -> Option<&Replica> {
+        self.replicas.get(&slot)
+    }
+
+    /// The generation behind a number, if it counts.
+    pub fn complete_replica(&self, slot: ReplicaSlot) -> Option<&Replica> {
+        self.replica(slot).filter(|replica| replica.standing == Standing::Complete)
+    }
+
+    /// Every generation that has not ended.
+    pub fn replicas(&self) -> impl Iterator<Item = (ReplicaSlot, &Replica)> {
+        self.replicas.iter().map(|(slot, replica)| (*slot, replica))
+    }
+
+    /// The hub's numbers for scopes, with ours.
+    pub fn published_scopes(&self) -> impl Iterator<Item = (ScopeSlot, ScopeSlot)> {
+        self.scopes.iter().filter_map(|(slot, known)| Some((known.published?, *slot)))
+    }
+
+    /// The hub's numbers for replicas, with ours.
+    pub fn published_replicas(&self) -> impl Iterator<Item = (ReplicaSlot, ReplicaSlot)> {
+        self.replicas.iter().filter_map(|(slot, replica)| Some((replica.published?, *slot)))
+    }
+
+    /// Observations that rebuild this dictionary.
+    pub fn to_observations(&self) -> Vec<Observation> {
+        let mut out = Vec::new();
+        let mut scopes: Vec<_> = self.scopes.iter().collect();
+        scopes.sort_unstable_by_key(|(slot, _)| **slot);
+        for (slot, known) in scopes {
+            out.push(Observation::Scope { slot: *slot, scope: known.scope.clone() });
+            out.extend(known.published.map(|published| Observation::PublishedScope { slot: *slot, published }));
+        }
+        let mut replicas: Vec<_> = self.replicas.iter().collect();
+        replicas.sort_unstable_by_key(|(slot, _)| **slot);
+        for (slot, replica) in replicas {
+            replica.to_observations(*slot, &mut out);
+        }
+        out
+    }
+
+    fn add_scope(&mut self, slot: ScopeSlot, scope: &Scope) {
+        let siblings = self.siblings.entry(without_adapter(scope)).or_default();
+        if !siblings.contains(&slot) {
+            siblings.push(slot);
+        }
+        self.by_scope.insert(scope.clone(), slot);
+        self.scopes.insert(slot, KnownScope { scope: scope.clone(), published: None });
+    }
+
+    /// A complete generation ends the others of the same replica, but for those that are still arriving: they are newer.
+    fn complete(&mut self, slot: ReplicaSlot) {
+        let Some(replica) = self.replicas.get_mut(&slot) else { return };
+        replica.standing = Standing::Complete;
+        let replica_id = Rc::clone(&replica.replica_id);
+        self.replicas.retain(|other, replica| {
+            *other == slot
+                || replica.replica_id != replica_id
+                || (*other > slot && replica.standing == Standing::Arriving)
+        });
+    }
+}
+
+// === impl Replica ===
+
+impl Replica {
+    fn to_observations(&self, slot: ReplicaSlot, out: &mut Vec<Observation>) {
+        out.push(Observation::ReplicaUp {
+            replica: slot,
+            replica_id: self.replica_id.to_string(),
+            address: self.address.to_string(),
+        });
+        out.extend(self.published.map(|published| Observation::PublishedReplica { replica: slot, published }));
+        out.extend(self.stats.map(|stats| Observation::Stats { replica: slot, stats }));
+        if self.standing == Standing::Complete {
+            out.push(Observation::ReplicaComplete { replica: slot });
+        }
+    }
+}
+
+fn forget_number<Number: PartialEq>(published: &mut Option<Number>, number: Number) {
+    if published.as_ref() == Some(&number) {
+        *published = None;
+    }
+}
+
+fn without_adapter(scope: &Scope) -> (String, String, String) {
+    (scope.tenant_id.clone(), scope.model_id.clone(), scope.hash_scheme.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn up(slot: u32) -> Observation {
+        Observation::ReplicaUp { replica: ReplicaSlot(slot), replica_id: "a".into(), address: "10.0.0.1:80".into() }
+    }
+
+    fn complete(slot: u32) -> Observation {
+        Observation::ReplicaComplete { replica: ReplicaSlot(slot) }
+    }
+
+    fn known(observations: &[Observation]) -> Vec<(u32, Standing)> {
+        let mut dictionary = Dictionary::default();
+        observations.iter().for_each(|observation| dictionary.apply(observation));
+        let mut known: Vec<_> = dictionary.replicas().map(|(slot, replica)| (slot.0, replica.standing)).collect();
+        known.sort_unstable_by_key(|(slot, _)| *slot);
+        known
+    }
+
+    #[test]
+    fn an_older_generation_counts_until_the_newer_is_complete() {
+        assert_eq!(known(&[up(1), complete(1), up(2)]), [(1, Standing::Complete), (2, Standing::Arriving)]);
+        assert_eq!(known(&[up(1), complete(1), up(2), complete(2)]), [(2, Standing::Complete)]);
+    }
+
+    #[test]
+    fn completing_again_keeps_a_newer_arrival() {
+        assert_eq!(
+            known(&[up(1), complete(1), up(2), complete(1)]),
+            [(1, Standing::Complete), (2, Standing::Arriving)]
+        );
+    }
+
+    #[test]
+    fn observations_rebuild_the_dictionary() {
+        let scope = Scope {
+            tenant_id: "t".into(),
+            model_id: "m".into(),
+            hash_scheme: "vllm".into(),
+            adapter_id: String::new(),
+        };
+        let facts = vec![
+            Observation::Scope { slot: ScopeSlot(4), scope: scope.clone() },
+            Observation::PublishedScope { slot: ScopeSlot(4), published: ScopeSlot(1) },
+            up(1),
+            Observation::PublishedReplica { replica: ReplicaSlot(1), published: ReplicaSlot(9) },
+            Observation::Stats {
+                replica: ReplicaSlot(1),
+                stats: ReplicaStats { pressure: 0.5, hit_rate: 0.1, reported_ms: 3 },
+            },
+            complete(1),
+            up(2),
+        ];
+        let mut dictionary = Dictionary::default();
+        facts.iter().for_each(|fact| dictionary.apply(fact));
+        assert_eq!(dictionary.to_observations(), facts);
+        assert_eq!(dictionary.scope_slot(&scope), Some(ScopeSlot(4)));
+        assert_eq!(dictionary.published_replicas().collect::<Vec<_>>(), [(ReplicaSlot(9), ReplicaSlot(1))]);
+    }
+}

@@ -1,0 +1,136 @@
+//! A part of the index: the blocks whose keys fall into it, and who holds them.
+//!
+//! A shard is what one page in shared data holds. It knows the log sequence that it is true of, so that replaying
+//! older records changes nothing.
+
+use hashbrown::{Equivalent, HashMap};
+
+use crate::observation::{BlockKey, Observation, ReplicaSlot, ScopeSlot, StoredBlock, Tier};
+
+/// A replica that holds a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The replica's generation.
+    pub replica: ReplicaSlot,
+    /// Where it has the block.
+    pub tier: Tier,
+    /// Tokens from the start of the prompt to the end of the block.
+    pub token_count: u32,
+    /// When it last reported the block, Unix time in ms.
+    pub last_seen_ms: u64,
+}
+
+/// The blocks of one page.
+#[derive(Clone, Debug, Default)]
+pub struct Shard {
+    /// The log sequence this shard is true of.
+    pub as_of: u64,
+    /// Holders by block, sorted by replica.
+    blocks: HashMap<(ScopeSlot, BlockKey), Vec<Holder>>,
+}
+
+/// A block's key by reference, for look-ups; hashes as the pair that the map owns.
+#[derive(Hash)]
+struct BlockRef<'a>(ScopeSlot, &'a BlockKey);
+
+impl Equivalent<(ScopeSlot, BlockKey)> for BlockRef<'_> {
+    fn equivalent(&self, (scope, key): &(ScopeSlot, BlockKey)) -> bool {
+        self.0 == *scope && self.1 == key
+    }
+}
+
+// === impl Shard ===
+
+impl Shard {
+    /// The block's holders, sorted by replica.
+    pub fn holders(&self, scope: ScopeSlot, key: &BlockKey) -> &[Holder] {
+        self.blocks.get(&BlockRef(scope, key)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Records that `holder` has the block. True if it did not before.
+    pub fn store(&mut self, scope: ScopeSlot, key: BlockKey, holder: Holder) -> bool {
+        let holders = self.blocks.entry((scope, key)).or_default();
+        match holders.binary_search_by_key(&holder.replica, |held| held.replica) {
+            Ok(at) => {
+                if let Some(held) = holders.get_mut(at) {
+                    *held = holder;
+                }
+                false
+            }
+            Err(at) => {
+                holders.insert(at, holder);
+                true
+            }
+        }
+    }
+
+    /// Records that `replica` no longer has the block. True if it did before.
+    pub fn remove(&mut self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> bool {
+        let Some(holders) = self.blocks.get_mut(&BlockRef(scope, key)) else { return false };
+        let Ok(at) = holders.binary_search_by_key(&replica, |held| held.replica) else { return false };
+        holders.remove(at);
+        if holders.is_empty() {
+            self.blocks.remove(&BlockRef(scope, key));
+        }
+        true
+    }
+
+    /// Drops the holders that `keep` refuses, and reports each.
+    pub fn retain(
+        &mut self,
+        mut keep: impl FnMut(ScopeSlot, &Holder) -> bool,
+        mut dropped: impl FnMut(ScopeSlot, ReplicaSlot),
+    ) {
+        self.blocks.retain(|(scope, _), holders| {
+            holders.retain(|holder| {
+                let kept = keep(*scope, holder);
+                if !kept {
+                    dropped(*scope, holder.replica);
+                }
+                kept
+            });
+            !holders.is_empty()
+        });
+    }
+
+    /// Number of (block, replica) pairs.
+    pub fn pairs(&self) -> usize {
+        self.blocks.values().map(Vec::len).sum()
+    }
+
+    /// Observations that rebuild the holders that `keep` accepts, blocks of one report together.
+    pub fn to_observations(&self, keep: impl Fn(&Holder) -> bool) -> Vec<Observation> {
+        let mut pairs: Vec<(ScopeSlot, &BlockKey, &Holder)> = self
+            .blocks
+            .iter()
+            .flat_map(|((scope, key), holders)| holders.iter().map(move |holder| (*scope, key, holder)))
+            .filter(|(_, _, holder)| keep(holder))
+            .collect();
+        pairs.sort_unstable_by_key(|(scope, key, holder)| (report(*scope, key, holder), holder.token_count, *key));
+        pairs
+            .chunk_by(|(scope, key, holder), (next_scope, next_key, next_holder)| {
+                report(*scope, key, holder) == report(*next_scope, next_key, next_holder)
+            })
+            .filter_map(stored)
+            .collect()
+    }
+}
+
+/// What the blocks of one `Stored` have in common.
+fn report(scope: ScopeSlot, key: &BlockKey, holder: &Holder) -> (ReplicaSlot, ScopeSlot, Tier, u64, usize) {
+    (holder.replica, scope, holder.tier, holder.last_seen_ms, key.width())
+}
+
+fn stored(pairs: &[(ScopeSlot, &BlockKey, &Holder)]) -> Option<Observation> {
+    let (scope, _, holder) = pairs.first()?;
+    Some(Observation::Stored {
+        replica: holder.replica,
+        scope: *scope,
+        tier: holder.tier,
+        last_seen_ms: holder.last_seen_ms,
+        blocks: pairs
+            .iter()
+            .map(|(_, key, holder)| StoredBlock { key: (*key).clone(), token_count: holder.token_count })
+            .collect(),
+    })
+}

@@ -1,0 +1,167 @@
+use super::*;
+use crate::index::run::LeadingRun;
+use crate::observation::Tier;
+use crate::request::{ChainBlock, RequestChain};
+
+const SCOPE: ScopeSlot = ScopeSlot(1);
+const NEVER: u64 = 0;
+
+fn scope() -> Scope {
+    Scope { tenant_id: "t".into(), model_id: "m".into(), hash_scheme: "vllm".into(), adapter_id: String::new() }
+}
+
+fn up(replica: u32, replica_id: &str) -> [Observation; 2] {
+    let replica = ReplicaSlot(replica);
+    [
+        Observation::ReplicaUp { replica, replica_id: replica_id.into(), address: "10.0.0.1:80".into() },
+        Observation::ReplicaComplete { replica },
+    ]
+}
+
+fn stored(replica: u32, keys: &[u64], last_seen_ms: u64) -> Observation {
+    Observation::Stored {
+        replica: ReplicaSlot(replica),
+        scope: SCOPE,
+        tier: Tier::T1,
+        last_seen_ms,
+        blocks: keys.iter().map(|key| StoredBlock { key: BlockKey::Hash64(*key), token_count: 16 }).collect(),
+    }
+}
+
+fn removed(replica: u32, keys: &[u64]) -> Observation {
+    Observation::Removed {
+        replica: ReplicaSlot(replica),
+        scope: SCOPE,
+        keys: keys.iter().map(|key| BlockKey::Hash64(*key)).collect(),
+    }
+}
+
+fn index(observations: impl IntoIterator<Item = Observation>) -> Index {
+    let mut index = Index::new(4);
+    index.apply(1, Observation::Scope { slot: SCOPE, scope: scope() });
+    for (at, observation) in observations.into_iter().enumerate() {
+        index.apply(2 + at as u64, observation);
+    }
+    index
+}
+
+fn chain(keys: &[u64]) -> RequestChain {
+    RequestChain::Chain(keys.iter().map(|key| ChainBlock { key: BlockKey::Hash64(*key), tokens: 16 }).collect())
+}
+
+fn runs(index: &Index, keys: &[u64], oldest_ms: u64) -> Vec<(u32, u32)> {
+    index
+        .leading_runs(SCOPE, &chain(keys), oldest_ms)
+        .into_iter()
+        .map(|run| (run.replica.0, run.matched_tokens))
+        .collect()
+}
+
+#[test]
+fn a_run_ends_at_the_first_block_missing() {
+    let index =
+        index([up(1, "a"), up(2, "b")].concat().into_iter().chain([stored(1, &[1, 2, 3], 5), stored(2, &[1, 3], 5)]));
+    assert_eq!(runs(&index, &[1, 2, 3, 4], NEVER), [(1, 48), (2, 16)]);
+    assert_eq!(runs(&index, &[2, 3], NEVER), [(1, 32)]);
+    assert_eq!(runs(&index, &[9], NEVER), []);
+}
+
+#[test]
+fn a_run_is_as_fresh_as_its_oldest_block_and_as_cold_as_its_coldest() {
+    let mut index = index(up(1, "a").into_iter().chain([stored(1, &[1], 9), stored(1, &[2], 5)]));
+    index.apply(
+        9,
+        Observation::Stored {
+            replica: ReplicaSlot(1),
+            scope: SCOPE,
+            tier: Tier::T2,
+            last_seen_ms: 7,
+            blocks: vec![StoredBlock { key: BlockKey::Hash64(3), token_count: 48 }],
+        },
+    );
+    assert_eq!(
+        index.leading_runs(SCOPE, &chain(&[1, 2, 3]), NEVER),
+        [LeadingRun { replica: ReplicaSlot(1), matched_tokens: 48, last_seen_ms: 5, tier: Tier::T2 }]
+    );
+    assert_eq!(runs(&index, &[1, 2, 3], 5), [(1, 16)], "an expired block ends the run");
+}
+
+#[test]
+fn removed_and_cleared_blocks_are_not_credited() {
+    let both = [up(1, "a"), up(2, "b")].concat().into_iter().chain([stored(1, &[1, 2], 5), stored(2, &[1, 2], 5)]);
+    let mut index = index(both);
+    index.apply(20, removed(1, &[2]));
+    assert_eq!(runs(&index, &[1, 2], NEVER), [(1, 16), (2, 32)]);
+    index.apply(21, Observation::Cleared { replica: ReplicaSlot(2) });
+    assert_eq!(runs(&index, &[1, 2], NEVER), [(1, 16)]);
+    assert_eq!(index.pairs(), 1);
+    assert_eq!(index.serving_replicas(&scope()), 1);
+}
+
+#[test]
+fn a_generation_that_arrives_does_not_count_and_one_that_ended_no_longer_does() {
+    let mut index = index(up(1, "a").into_iter().chain([stored(1, &[1], 5)]));
+    let [arrives, complete] = up(2, "a");
+    index.apply(20, arrives);
+    index.apply(21, stored(2, &[1, 2], 6));
+    assert_eq!(runs(&index, &[1, 2], NEVER), [(1, 16)]);
+    index.apply(22, complete);
+    assert_eq!(runs(&index, &[1, 2], NEVER), [(2, 32)]);
+    assert_eq!((index.pairs(), index.counted_pairs(|_| true)), (3, 2));
+    for _ in 0..4 {
+        index.sweep_next(|_, _| false);
+    }
+    assert_eq!((index.pairs(), index.counted_pairs(|_| true)), (2, 2));
+}
+
+#[test]
+fn the_sweep_drops_what_has_expired() {
+    let mut index = index(up(1, "a").into_iter().chain([stored(1, &[1], 5), stored(1, &[2], 50)]));
+    for _ in 0..4 {
+        index.sweep_next(|_, last_seen_ms| last_seen_ms < 10);
+    }
+    assert_eq!(index.pairs(), 1);
+    assert_eq!(runs(&index, &[2], NEVER), [(1, 16)]);
+}
+
+#[test]
+fn pages_rebuild_the_index_and_replaying_what_they_cover_changes_nothing() {
+    let facts: Vec<Observation> = [up(1, "a"), up(2, "b")]
+        .concat()
+        .into_iter()
+        .chain([stored(1, &[1, 2, 3], 5), stored(2, &[1, 2], 6), removed(1, &[3])])
+        .collect();
+    let original = index(facts.clone());
+    let mut rebuilt = Index::new(4);
+    rebuilt.load_dictionary(6, &original.dictionary_observations());
+    for shard in 0..4 {
+        rebuilt.load_shard(shard, 6, original.shard_observations(shard));
+    }
+    // The record under sequence 4 stored block 3, which was removed again under 6: a page as of 6 covers both.
+    rebuilt.apply(4, stored(1, &[1, 2, 3], 5));
+    assert_eq!(runs(&rebuilt, &[1, 2, 3], NEVER), [(1, 32), (2, 32)]);
+    assert_eq!(rebuilt.pairs(), original.pairs());
+    assert_eq!(rebuilt.oldest_as_of(), 6);
+    rebuilt.apply(7, stored(1, &[3], 9));
+    assert_eq!(runs(&rebuilt, &[1, 2, 3], NEVER), [(1, 48), (2, 32)]);
+}
+
+#[test]
+fn keys_of_different_widths_are_different_keys() {
+    let wide = BlockKey::from_bytes(&[7; 32]).unwrap();
+    let mut index = index(up(1, "a"));
+    index.apply(
+        9,
+        Observation::Stored {
+            replica: ReplicaSlot(1),
+            scope: SCOPE,
+            tier: Tier::T1,
+            last_seen_ms: 5,
+            blocks: vec![StoredBlock { key: wide.clone(), token_count: 640 }],
+        },
+    );
+    let exact = RequestChain::Exact { key: wide, token_count: 1 };
+    let found = index.leading_runs(SCOPE, &exact, NEVER);
+    assert_eq!(found.iter().map(|run| run.matched_tokens).collect::<Vec<_>>(), [640]);
+    assert_eq!(runs(&index, &[0x0707_0707_0707_0707], NEVER), []);
+}

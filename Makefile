@@ -1,0 +1,42 @@
+# demo, test, wasm, lint, bench. Needs Rust (rustup), Python 3 and make; scripts/tools.py finds or fetches the rest.
+
+TOOLS  = python3 scripts/tools.py
+MODULE = target/warmroute.wasm
+# A larger module costs every VM compile time and memory: raise the bound knowingly.
+MODULE_MAX_BYTES = 1500000
+
+.PHONY: demo test wasm lint bench setup
+
+# Two ways of routing on a local Envoy, side by side. `make demo KEEP=1` leaves it running.
+demo: wasm
+	cargo build --features native --bins
+	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy target/debug/loadgen demo $(if $(KEEP),--keep)
+
+# The core alone, everything native (end to end on the current Envoy), the core on wasm32, the oldest Envoy.
+test: wasm
+	cargo test
+	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy cargo test --features native
+	cargo test --target wasm32-unknown-unknown --test wasm_core
+	envoy=$$($(TOOLS) envoy 1.36.4) && WARMROUTE_ENVOY=$$envoy cargo test --features native --test envoy_config --test e2e
+
+# The module, checked: it may import nothing but env.proxy_* functions.
+wasm: setup
+	cargo rustc --lib --crate-type cdylib --features filter --target wasm32-unknown-unknown --profile wasm
+	cp target/wasm32-unknown-unknown/wasm/warmroute.wasm $(MODULE)
+	python3 scripts/check_module.py $(MODULE) $(MODULE_MAX_BYTES)
+
+lint: setup
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+	cargo clippy --features native --all-targets -- -D warnings
+	cargo clippy --features filter --target wasm32-unknown-unknown -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features native
+	python3 tests/golden/generate.py --check
+
+bench: setup
+	cargo bench --bench fingerprint
+
+setup:
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust with rustup, see https://rustup.rs"; exit 1; }
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "install Python 3.10 or later"; exit 1; }
+	@$(TOOLS) wasm-target

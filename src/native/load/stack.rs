@@ -1,0 +1,464 @@
+//! A local stack: Envoy with the module, a hub, and fake engines, each a child process on free loopback ports.
+//!
+//! Started, it is ready: every program answers its health check. Dropped, its processes are killed by their ids and its
+//! folder is removed; after a panic the folder stays, with everything the programs wrote, and its path is printed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_norway::Value;
+
+use super::child::Child;
+use super::client::{Answer, Client, RequestFailed};
+use super::envoy_config::{self, Addresses, EngineAddresses, MODEL, UnknownSample};
+use super::ports::{NoFreePort, free_address};
+use super::programs::{MissingProgram, Programs};
+use super::prometheus::Scrape;
+
+/// How long a program may take until it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+/// How often a condition is looked at again.
+const POLL: Duration = Duration::from_millis(25);
+
+/// A change to a configuration file before it is written.
+pub type Edit = Box<dyn FnOnce(&mut Value, &Addresses) + Send>;
+
+/// What to start.
+pub struct StackOptions {
+    /// The programs.
+    pub programs: Programs,
+    /// How many engines.
+    pub engines: usize,
+    /// What each engine is like.
+    pub engine: EngineOptions,
+    /// Envoy's worker threads.
+    pub workers: u32,
+    /// JSON merge patch for the plugin configuration.
+    pub plugin: serde_json::Value,
+    /// Whether the hub is started; if not, [`Child::start`] does so later.
+    pub with_hub: bool,
+    /// Whether Envoy has a second listener without the filter.
+    pub plain_listener: bool,
+    /// Applied to Envoy's configuration last.
+    pub edit_envoy: Option<Edit>,
+    /// Applied to the hub's configuration last.
+    pub edit_hub: Option<Edit>,
+}
+
+/// What a fake engine is like; each field is one of its flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Capacity of the block cache, in blocks of 16 tokens.
+    pub blocks: u32,
+    /// `array` or `map`.
+    pub event_encoding: String,
+    /// Time to compute one prompt token that is not cached.
+    pub prefill_us_per_token: u64,
+    /// Time to first token of a prompt that is wholly cached.
+    pub base_ttft_us: u64,
+    /// Time to generate one token.
+    pub decode_us_per_token: u64,
+}
+
+/// The running stack.
+pub struct Stack {
+    /// Where everything listens.
+    pub addresses: Addresses,
+    /// A client to share.
+    pub client: Client,
+    /// Envoy.
+    pub envoy: Child,
+    /// The hub.
+    pub hub: Child,
+    /// The engines, `engine-0` first.
+    pub engines: Vec<Child>,
+    folder: Folder,
+}
+
+/// A stack that did not start, or a program of it that cannot be handled.
+#[derive(Debug)]
+pub enum StackError {
+    /// A program is not there.
+    Missing(MissingProgram),
+    /// No port is free.
+    NoFreePort(NoFreePort),
+    /// The sample configuration is not as expected.
+    Sample(UnknownSample),
+    /// A configuration cannot be written as YAML.
+    Yaml(serde_norway::Error),
+    /// The system refuses.
+    Io(io::Error),
+    /// A program did not become ready.
+    NotReady {
+        /// Its name.
+        name: String,
+        /// What it wrote last.
+        log_tail: String,
+    },
+}
+
+/// The folder of a stack's files.
+struct Folder(PathBuf);
+
+// === impl StackOptions ===
+
+impl StackOptions {
+    /// Three engines, two workers, a hub, and the sample's plugin configuration.
+    pub fn new(programs: Programs) -> StackOptions {
+        StackOptions {
+            programs,
+            engines: 3,
+            engine: EngineOptions::default(),
+            workers: 2,
+            plugin: serde_json::json!({}),
+            with_hub: true,
+            plain_listener: false,
+            edit_envoy: None,
+            edit_hub: None,
+        }
+    }
+
+    fn addresses(&self) -> Result<Addresses, NoFreePort> {
+        let engine =
+            |_| Ok(EngineAddresses { http: free_address()?, kv_events: free_address()?, kv_replay: free_address()? });
+        Ok(Addresses {
+            envoy: free_address()?,
+            plain: free_address()?,
+            admin: free_address()?,
+            hub_grpc: free_address()?,
+            hub_http: free_address()?,
+            engines: (0..self.engines).map(engine).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn envoy_yaml(&mut self, addresses: &Addresses) -> Result<String, StackError> {
+        let mut config = envoy_config::shipped(addresses, &self.programs.module)?;
+        envoy_config::patch_plugin(&mut config, &self.plugin)?;
+        if self.plain_listener {
+            envoy_config::add_plain_listener(&mut config, addresses.plain)?;
+        }
+        if let Some(edit) = self.edit_envoy.take() {
+            edit(&mut config, addresses);
+        }
+        Ok(serde_norway::to_string(&config)?)
+    }
+
+    fn hub_yaml(&mut self, addresses: &Addresses) -> Result<String, StackError> {
+        let mut config = serde_norway::to_value(hub_config(addresses))?;
+        if let Some(edit) = self.edit_hub.take() {
+            edit(&mut config, addresses);
+        }
+        Ok(serde_norway::to_string(&config)?)
+    }
+}
+
+// === impl EngineOptions ===
+
+impl Default for EngineOptions {
+    /// Room for 16,384 tokens, and fast enough for tests.
+    fn default() -> EngineOptions {
+        EngineOptions {
+            blocks: 1024,
+            event_encoding: "array".into(),
+            prefill_us_per_token: 20,
+            base_ttft_us: 1_000,
+            decode_us_per_token: 100,
+        }
+    }
+}
+
+impl EngineOptions {
+    fn arguments(&self, id: &str, addresses: &EngineAddresses) -> Vec<String> {
+        [
+            ("--id", id.to_owned()),
+            ("--model", MODEL.to_owned()),
+            ("--listen", addresses.http.to_string()),
+            ("--kv-events", format!("tcp://{}", addresses.kv_events)),
+            ("--kv-replay", format!("tcp://{}", addresses.kv_replay)),
+            ("--blocks", self.blocks.to_string()),
+            ("--event-encoding", self.event_encoding.clone()),
+            ("--prefill-us-per-token", self.prefill_us_per_token.to_string()),
+            ("--base-ttft-us", self.base_ttft_us.to_string()),
+            ("--decode-us-per-token", self.decode_us_per_token.to_string()),
+        ]
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.to_owned(), value])
+        .collect()
+    }
+}
+
+// === impl Stack ===
+
+impl Stack {
+    /// Starts everything and waits until it is ready.
+    ///
+    /// # Errors
+    /// When a program is missing, cannot be started, or is not ready in time; what was started is stopped again.
+    pub async fn start(mut options: StackOptions) -> Result<Stack, StackError> {
+        let addresses = options.addresses()?;
+        let folder = Folder::new()?;
+        let envoy_file = folder.write("envoy.yaml", &options.envoy_yaml(&addresses)?)?;
+        let hub_file = folder.write("hub.yaml", &options.hub_yaml(&addresses)?)?;
+        let programs = &options.programs;
+        let engine = |(place, addresses): (usize, &EngineAddresses)| {
+            let id = engine_id(place);
+            Child::new(&id, &programs.fake_engine, options.engine.arguments(&id, addresses), &folder.0)
+        };
+        let mut stack = Stack {
+            envoy: Child::new("envoy", &programs.envoy, envoy_arguments(&envoy_file, options.workers), &folder.0),
+            hub: Child::new("hub", &programs.hub, vec!["--config".into(), hub_file], &folder.0),
+            engines: addresses.engines.iter().enumerate().map(engine).collect(),
+            addresses,
+            client: Client::default(),
+            folder,
+        };
+        stack.start_all(options.with_hub).await?;
+        Ok(stack)
+    }
+
+    async fn start_all(&mut self, with_hub: bool) -> Result<(), StackError> {
+        for engine in &mut self.engines {
+            engine.start()?;
+        }
+        if with_hub {
+            self.hub.start()?;
+        }
+        self.envoy.start()?;
+        for place in 0..self.engines.len() {
+            self.engine_ready(place).await?;
+        }
+        if with_hub {
+            self.hub_ready().await?;
+        }
+        let url = self.admin_url("/ready");
+        ready(&self.client, &mut self.envoy, &url).await
+    }
+
+    /// Waits until an engine answers its health check.
+    ///
+    /// # Errors
+    /// When it does not in time, or has ended.
+    pub async fn engine_ready(&mut self, place: usize) -> Result<(), StackError> {
+        let url = format!("{}/health", self.engine_url(place));
+        match self.engines.get_mut(place) {
+            Some(engine) => ready(&self.client, engine, &url).await,
+            None => Err(StackError::NotReady { name: engine_id(place), log_tail: String::new() }),
+        }
+    }
+
+    /// Waits until the hub answers its readiness check.
+    ///
+    /// # Errors
+    /// When it does not in time, or has ended.
+    pub async fn hub_ready(&mut self) -> Result<(), StackError> {
+        let url = format!("http://{}/readyz", self.addresses.hub_http);
+        ready(&self.client, &mut self.hub, &url).await
+    }
+
+    /// Envoy's URL, without a path.
+    pub fn envoy_url(&self) -> String {
+        format!("http://{}", self.addresses.envoy)
+    }
+
+    /// The URL of the listener without the filter.
+    pub fn plain_url(&self) -> String {
+        format!("http://{}", self.addresses.plain)
+    }
+
+    /// A URL of Envoy's admin interface; `path` begins with `/`.
+    pub fn admin_url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.addresses.admin)
+    }
+
+    /// An engine's own URL, without a path.
+    pub fn engine_url(&self, place: usize) -> String {
+        let address = self.addresses.engines.get(place).map(|engine| engine.http.to_string());
+        format!("http://{}", address.unwrap_or_default())
+    }
+
+    /// What an engine is called in the hub's configuration and in the filter's answers.
+    pub fn replica_id(&self, place: usize) -> String {
+        engine_id(place)
+    }
+
+    /// Envoy's metrics, the filter's among them.
+    ///
+    /// # Errors
+    /// When Envoy does not answer.
+    pub async fn metrics(&self) -> Result<Scrape, RequestFailed> {
+        self.client.get(&self.admin_url("/stats/prometheus")).await.map(|answer| Scrape::parse(&answer.text()))
+    }
+
+    /// The hub's metrics.
+    ///
+    /// # Errors
+    /// When the hub does not answer.
+    pub async fn hub_metrics(&self) -> Result<Scrape, RequestFailed> {
+        let url = format!("http://{}/metrics", self.addresses.hub_http);
+        self.client.get(&url).await.map(|answer| Scrape::parse(&answer.text()))
+    }
+
+    /// Makes an engine forget every block.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub async fn reset_prefix_cache(&self, place: usize) -> Result<Answer, RequestFailed> {
+        self.client.post_json(&format!("{}/reset_prefix_cache", self.engine_url(place)), "").await
+    }
+
+    /// Where the programs' files and logs are.
+    pub fn folder(&self) -> &Path {
+        &self.folder.0
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for child in [&self.envoy, &self.hub].into_iter().chain(&self.engines) {
+                eprintln!("--- the end of {}.log\n{}", child.name(), child.log_tail());
+            }
+        }
+    }
+}
+
+/// Looks at a condition until it holds or the time is over; whether it held.
+pub async fn eventually(within: Duration, mut condition: impl AsyncFnMut() -> bool) -> bool {
+    let deadline = Instant::now() + within;
+    loop {
+        if condition().await {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Waits for a 200 at `url`, as long as the program runs.
+async fn ready(client: &Client, child: &mut Child, url: &str) -> Result<(), StackError> {
+    let mut ended = false;
+    let answered = eventually(READY_WITHIN, async || {
+        ended = child.has_exited();
+        ended || client.get(url).await.is_ok_and(|answer| answer.status.is_success())
+    })
+    .await;
+    if answered && !ended {
+        return Ok(());
+    }
+    Err(StackError::NotReady { name: child.name().to_owned(), log_tail: child.log_tail() })
+}
+
+fn engine_id(place: usize) -> String {
+    format!("engine-{place}")
+}
+
+fn envoy_arguments(config: &str, workers: u32) -> Vec<String> {
+    let workers = workers.to_string();
+    ["-c", config, "--concurrency", &workers, "--disable-hot-restart", "--log-level", "info"]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+fn hub_config(addresses: &Addresses) -> serde_json::Value {
+    let replicas: Vec<serde_json::Value> = addresses
+        .engines
+        .iter()
+        .enumerate()
+        .map(|(place, engine)| {
+            serde_json::json!({
+                "id": engine_id(place),
+                "address": engine.http.to_string(),
+                "kv_events": format!("tcp://{}", engine.kv_events),
+                "kv_replay": format!("tcp://{}", engine.kv_replay),
+                "model": MODEL,
+                "tenant": "default",
+                "hash_scheme": "vllm",
+            })
+        })
+        .collect();
+    serde_json::json!({
+        "listen": { "grpc": addresses.hub_grpc.to_string(), "http": addresses.hub_http.to_string() },
+        "replicas": replicas,
+    })
+}
+
+// === impl Folder ===
+
+impl Folder {
+    fn new() -> io::Result<Folder> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("warmroute-stack-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Folder(path))
+    }
+
+    fn write(&self, name: &str, text: &str) -> io::Result<String> {
+        let path = self.0.join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.display().to_string())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the stack's files are in {}", self.0.display());
+        } else if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("{} is left behind: {error}", self.0.display());
+        }
+    }
+}
+
+// === impl StackError ===
+
+impl std::fmt::Display for StackError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StackError::Missing(error) => error.fmt(f),
+            StackError::NoFreePort(error) => error.fmt(f),
+            StackError::Sample(error) => error.fmt(f),
+            StackError::Yaml(error) => error.fmt(f),
+            StackError::Io(error) => error.fmt(f),
+            StackError::NotReady { name, log_tail } => {
+                write!(f, "{name} is not ready after {READY_WITHIN:?}, or has ended; it wrote last:\n{log_tail}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StackError {}
+
+impl From<MissingProgram> for StackError {
+    fn from(error: MissingProgram) -> StackError {
+        StackError::Missing(error)
+    }
+}
+
+impl From<NoFreePort> for StackError {
+    fn from(error: NoFreePort) -> StackError {
+        StackError::NoFreePort(error)
+    }
+}
+
+impl From<UnknownSample> for StackError {
+    fn from(error: UnknownSample) -> StackError {
+        StackError::Sample(error)
+    }
+}
+
+impl From<serde_norway::Error> for StackError {
+    fn from(error: serde_norway::Error) -> StackError {
+        StackError::Yaml(error)
+    }
+}
+
+impl From<io::Error> for StackError {
+    fn from(error: io::Error) -> StackError {
+        StackError::Io(error)
+    }
+}

@@ -1,0 +1,12 @@
+//! The same golden files on wasm32, under Node: what a VM computes is what the hub computes.
+#![cfg(target_arch = "wasm32")]
+
+use wasm_bindgen_test::wasm_bindgen_test;
+
+#[path = "golden/vectors.rs"]
+mod vectors;
+
+#[wasm_bindgen_test]
+fn fingerprints_are_those_of_the_generator() {
+    vectors::compare_all();
+}

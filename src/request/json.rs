@@ -364,3 +364,6 @@ fn has_quote_escape_or_control(word: u64) -> bool {
     let control = word.wrapping_sub(ONES * 0x20) & !word;
     (quote | escape | control) & HIGHS != 0
 }
+
+#[cfg(test)]
+mod tests;

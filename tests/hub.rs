@@ -249,7 +249,7 @@ async fn a_subscriber_that_comes_back_gets_only_what_it_missed() {
     let kinds = observer.kinds(2).await;
     assert_eq!(kinds, ["resumed", "delta"]);
 
-    for (epoch, sequence) in [(epoch + 1, sequence), (epoch, sequence + 1_000), (0, 0)] {
+    for (epoch, sequence) in [(epoch + 1, sequence), (epoch, sequence + 1_000), (epoch, 0), (0, 0)] {
         let unknown = Subscription { epoch, sequence, ..Subscription::default() };
         let kinds = RawStream::open(&hub, unknown).await.kinds(3).await;
         assert_eq!(kinds, ["reset", "chunk", "reset_complete"], "epoch {epoch}, sequence {sequence}");

@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 after SIGTERM or SIGINT, 1 if it could not start, 2 for a bad command line or configuration.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,6 +14,9 @@ use warmroute::native::hub::{Hub, HubConfig};
 
 /// The exit code for a configuration that is not valid.
 const BAD_CONFIG: u8 = 2;
+
+/// What is logged unless `RUST_LOG` says otherwise: the ZeroMQ library tells what the hub tells already.
+const DEFAULT_LOG: &str = "info,zeromq=warn";
 
 /// Follows engines' KV events and serves the Observe stream to filters.
 #[derive(Parser)]
@@ -41,8 +45,9 @@ async fn main() -> ExitCode {
     if arguments.check {
         return ExitCode::SUCCESS;
     }
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     match run(config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -320,6 +320,7 @@ impl Observer {
                 self.kinds.push("heartbeat");
             }
             StreamBody::Chunk(observations) => {
+                assert_eq!(message.sequence, 0, "there is no position inside a reset");
                 self.kinds.push("chunk");
                 observations.into_iter().for_each(|observation| self.fold(observation));
             }

@@ -332,6 +332,7 @@ impl Source {
             self.metrics.count(&self.state.clear(self.index));
         }
         self.continuity.reset();
+        self.metrics.last_sequence.set(-1);
     }
 }
 

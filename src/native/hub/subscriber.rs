@@ -148,7 +148,8 @@ impl Subscriber {
     /// Resumes where the subscriber stopped, if that is in this history and still in the ring; else resets.
     async fn begin(&mut self, subscription: &Subscription) -> Result<(), Status> {
         let position = subscription.sequence;
-        let resumes = subscription.epoch == self.state.epoch() && self.state.after(position, 0).is_ok();
+        // At 0 a reset may have been cut off, with replicas still to be told gone.
+        let resumes = subscription.epoch == self.state.epoch() && position > 0 && self.state.after(position, 0).is_ok();
         let Subscription { node_id, version, epoch, .. } = subscription;
         info!(node_id, version, epoch, position, resumes, "subscribed");
         if resumes {
@@ -251,12 +252,12 @@ impl Subscriber {
 
     /// Sends one message, as soon as the window has room for it.
     async fn send(&mut self, body: StreamBody) -> Result<(), Status> {
-        let message = StreamMessage {
-            number: self.window.next_number(),
-            epoch: self.state.epoch(),
-            sequence: self.position,
-            body,
+        let sequence = match body {
+            // A subscriber cut off here must not be resumed: it would miss the rest of the state.
+            StreamBody::Reset | StreamBody::Chunk(_) => 0,
+            _ => self.position,
         };
+        let message = StreamMessage { number: self.window.next_number(), epoch: self.state.epoch(), sequence, body };
         let message = stream_message_to_proto(&message);
         let bytes = message.encoded_len();
         let give_up_at = Instant::now() + self.limits.acknowledge_timeout;

@@ -5,7 +5,7 @@ MODULE = target/warmroute.wasm
 # A larger module costs every VM compile time and memory: raise the bound knowingly.
 MODULE_MAX_BYTES = 1500000
 
-.PHONY: demo test wasm lint bench setup
+.PHONY: demo test wasm wasm-faults lint bench setup
 
 # Two ways of routing on a local Envoy, side by side. `make demo KEEP=1` leaves it running.
 demo: wasm
@@ -13,7 +13,7 @@ demo: wasm
 	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy target/debug/loadgen demo $(if $(KEEP),--keep)
 
 # The core alone, everything native (end to end on the current Envoy), the core on wasm32, the oldest Envoy.
-test: wasm
+test: wasm wasm-faults
 	cargo test
 	cargo test --bench fingerprint
 	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy cargo test --features native
@@ -25,6 +25,11 @@ wasm: setup
 	cargo rustc --lib --crate-type cdylib --features filter --target wasm32-unknown-unknown --profile wasm
 	cp target/wasm32-unknown-unknown/wasm/warmroute.wasm $(MODULE)
 	python3 scripts/check_module.py $(MODULE) $(MODULE_MAX_BYTES)
+
+# A module that misbehaves on request, for the end-to-end tests.
+wasm-faults: setup
+	cargo rustc --example fault_module --target wasm32-unknown-unknown --profile wasm
+	cp target/wasm32-unknown-unknown/wasm/examples/fault_module.wasm target/fault_module.wasm
 
 lint: setup
 	cargo fmt --check

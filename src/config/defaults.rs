@@ -71,10 +71,6 @@ pub const MAX_INDEX_ENTRIES_RANGE: RangeInclusive<u64> = 1..=16_000_000;
 pub const PAGES: u64 = 256;
 /// Allowed `limits.pages`.
 pub const PAGES_RANGE: RangeInclusive<u64> = 1..=65_536;
-/// `limits.page_bytes`: the most that one page may take.
-pub const PAGE_BYTES: u64 = 1024 * 1024;
-/// Allowed `limits.page_bytes`.
-pub const PAGE_BYTES_RANGE: RangeInclusive<u64> = 4096..=16 * 1024 * 1024;
 /// `limits.log_segments`: slots in the log's ring.
 pub const LOG_SEGMENTS: u64 = 512;
 /// Allowed `limits.log_segments`.

@@ -17,7 +17,6 @@ pub(super) fn digest(config: &FilterConfig) -> String {
     let limits = &config.limits;
     number(&mut bytes, limits.max_index_entries as u64);
     number(&mut bytes, u64::from(limits.pages));
-    number(&mut bytes, limits.page_bytes as u64);
     number(&mut bytes, u64::from(limits.log_segments));
     number(&mut bytes, limits.segment_bytes as u64);
     number(&mut bytes, config.policies.default.eviction_ttl_ms);

@@ -46,8 +46,6 @@ pub struct Limits {
     pub max_index_entries: usize,
     /// Pages in shared data.
     pub pages: u32,
-    /// Bytes of one page.
-    pub page_bytes: usize,
     /// Segments in the log's ring.
     pub log_segments: u32,
     /// Bytes of one log segment.
@@ -106,7 +104,6 @@ impl Limits {
                 defaults::MAX_INDEX_ENTRIES,
             )),
             pages: count(integer("pages", defaults::PAGES_RANGE, defaults::PAGES)),
-            page_bytes: size(integer("page_bytes", defaults::PAGE_BYTES_RANGE, defaults::PAGE_BYTES)),
             log_segments: count(integer("log_segments", defaults::LOG_SEGMENTS_RANGE, defaults::LOG_SEGMENTS)),
             segment_bytes: size(integer("segment_bytes", defaults::SEGMENT_BYTES_RANGE, defaults::SEGMENT_BYTES)),
         };

@@ -1,1 +1,429 @@
+//! Several VMs over one simulated proxy: who leads, what the others see, what survives.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::follower::View;
+use super::keys::Keys;
+use super::node::Node;
+use crate::config::FilterConfig;
+use crate::host::{Cas, Host, Level, SharedValue, SharedWrite, StreamToken};
+use crate::index::log::Head;
+use crate::observation::{
+    BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, StreamBody, StreamMessage,
+    SubscriberMessage, Subscription, Tier,
+};
+use crate::request::{ChainBlock, RequestChain};
+use crate::wire;
+use prost::Message;
+
+const DOMAIN: &str = "sim";
+const START_NS: u64 = 1_700_000_000_000_000_000;
+
+/// What all VMs share.
+#[derive(Default)]
+struct World {
+    shared: RefCell<HashMap<String, (Vec<u8>, u32)>>,
+    next_cas: Cell<u32>,
+    elapsed_ns: Cell<u64>,
+    next_token: Cell<u32>,
+    /// Open streams, with what was sent over each.
+    streams: RefCell<HashMap<u32, Vec<SubscriberMessage>>>,
+    /// A key that cannot be read, as a partial write would leave it.
+    broken: RefCell<Option<String>>,
+}
+
+#[derive(Clone)]
+struct SimHost(Rc<World>);
+
+// === impl SimHost ===
+
+impl Host for SimHost {
+    fn now_ns(&self) -> u64 {
+        // Every look at the clock takes its time.
+        self.0.elapsed_ns.set(self.0.elapsed_ns.get() + 80);
+        START_NS + self.0.elapsed_ns.get()
+    }
+
+    fn shared_get(&self, key: &str) -> SharedValue {
+        match self.0.shared.borrow().get(key) {
+            Some((_, cas)) if self.0.broken.borrow().as_deref() == Some(key) => {
+                SharedValue::Present { bytes: b"garbage".to_vec(), cas: Cas(*cas) }
+            }
+            Some((bytes, cas)) => SharedValue::Present { bytes: bytes.clone(), cas: Cas(*cas) },
+            None => SharedValue::Absent,
+        }
+    }
+
+    fn shared_set(&self, key: &str, value: &[u8], cas: Cas) -> SharedWrite {
+        let mut shared = self.0.shared.borrow_mut();
+        // As Envoy has it: 0 overwrites, and a missing key is not compared.
+        if shared.get(key).is_some_and(|(_, current)| cas.0 != 0 && *current != cas.0) {
+            return SharedWrite::Mismatch;
+        }
+        self.0.next_cas.set(self.0.next_cas.get() + 1);
+        shared.insert(key.to_owned(), (value.to_vec(), self.0.next_cas.get()));
+        SharedWrite::Stored
+    }
+
+    fn open_stream(&self, _cluster: &str, service: &str, method: &str) -> Option<StreamToken> {
+        assert_eq!((service, method), ("warmroute.v1.Observation", "Observe"));
+        let token = self.0.next_token.get() + 1;
+        self.0.next_token.set(token);
+        self.0.streams.borrow_mut().insert(token, Vec::new());
+        Some(StreamToken(token))
+    }
+
+    fn send(&self, stream: StreamToken, message: &[u8]) -> bool {
+        let message = wire::v1::ObserveRequest::decode(message).unwrap();
+        let message = wire::subscriber_message_from_proto(message).unwrap();
+        self.0.streams.borrow_mut().get_mut(&stream.0).map(|sent| sent.push(message)).is_some()
+    }
+
+    fn cancel(&self, stream: StreamToken) {
+        self.0.streams.borrow_mut().remove(&stream.0);
+    }
+
+    fn count(&self, _metric: &str, _by: u64) {}
+    fn gauge(&self, _metric: &str, _value: u64) {}
+    fn record(&self, _metric: &str, _value: u64) {}
+    fn log(&self, _level: Level, _message: &str) {}
+}
+
+/// A hub of one replica, and the VMs that follow it.
+struct Pool {
+    host: SimHost,
+    config: FilterConfig,
+    vms: Vec<Node>,
+    number: u64,
+    epoch: u64,
+    sequence: u64,
+}
+
+// === impl Pool ===
+
+impl Pool {
+    fn new(vms: usize) -> Pool {
+        let json = br#"{"hub_cluster": "hub", "models": [{"model_id": "m"}],
+                        "limits": {"pages": 4, "log_segments": 8, "lease_ticks": 3}}"#;
+        Pool {
+            host: SimHost(Rc::default()),
+            config: FilterConfig::from_json(json).unwrap(),
+            vms: (0..vms).map(|_| Node::new(DOMAIN)).collect(),
+            number: 0,
+            epoch: 7,
+            sequence: 0,
+        }
+    }
+
+    fn tick(&mut self, vm: usize) {
+        let world = &self.host.0;
+        world.elapsed_ns.set(world.elapsed_ns.get() + 100_000_000);
+        self.vms[vm].tick(&self.host, 1, &self.config, &|_, _| false);
+    }
+
+    fn tick_all(&mut self, times: usize) {
+        for _ in 0..times {
+            (0..self.vms.len()).for_each(|vm| self.tick(vm));
+        }
+    }
+
+    /// The subscription and the acknowledged number of the only open stream.
+    fn stream(&self) -> (StreamToken, Subscription, u64) {
+        let streams = self.host.0.streams.borrow();
+        assert_eq!(streams.len(), 1, "one VM observes");
+        let (token, sent) = streams.iter().next().unwrap();
+        let Some(SubscriberMessage::Subscribe(subscription)) = sent.first() else { panic!("no subscription") };
+        let acknowledged = sent.iter().map(|message| match message {
+            SubscriberMessage::Acknowledge(number) => *number,
+            SubscriberMessage::Subscribe(_) => 0,
+        });
+        (StreamToken(*token), subscription.clone(), acknowledged.max().unwrap())
+    }
+
+    /// Says something over the open stream to whichever VM holds it.
+    fn say(&mut self, body: StreamBody) {
+        let (token, ..) = self.stream();
+        self.number += 1;
+        let message = StreamMessage { number: self.number, epoch: self.epoch, sequence: self.sequence, body };
+        let bytes = wire::stream_message_to_proto(&message).encode_to_vec();
+        for vm in &mut self.vms {
+            vm.on_stream_message(&self.host, token, &bytes, &self.config);
+        }
+    }
+
+    fn delta(&mut self, observations: Vec<Observation>) {
+        self.sequence += 1;
+        self.say(StreamBody::Delta { first_sequence: self.sequence, observations });
+    }
+
+    fn reset(&mut self, keys: &[u64]) {
+        self.number = 0;
+        self.say(StreamBody::Reset);
+        self.say(StreamBody::Chunk(vec![
+            Observation::Scope { slot: ScopeSlot(1), scope: scope() },
+            Observation::ReplicaUp { replica: ReplicaSlot(1), replica_id: "a".into(), address: "10.0.0.1:80".into() },
+            stored(keys),
+            Observation::ReplicaComplete { replica: ReplicaSlot(1) },
+        ]));
+        self.say(StreamBody::ResetComplete);
+    }
+
+    /// Tokens that a VM would credit the replica with, for the chain 1, 2, 3, …; none while it catches up.
+    fn credited(&mut self, vm: usize) -> Option<u32> {
+        let known = self.vms[vm].ask(&self.host, 5_000_000);
+        let View::Index(index) = known.view else { return None };
+        let chain = (1..=200).map(|key| ChainBlock { key: BlockKey::Hash64(key), tokens: 16 }).collect();
+        let Some(slot) = index.dictionary().scope_slot(&scope()) else { return Some(0) };
+        let runs = index.leading_runs(slot, &RequestChain::Chain(chain), 0);
+        assert!(runs.len() <= 1, "one replica, one generation");
+        Some(runs.first().map_or(0, |run| run.matched_tokens))
+    }
+
+    fn head(&self) -> Head {
+        match self.host.shared_get(&Keys::new(DOMAIN).head()) {
+            SharedValue::Present { bytes, .. } => Head::decode(&bytes).unwrap(),
+            SharedValue::Absent => panic!("no head"),
+        }
+    }
+}
+
+fn scope() -> Scope {
+    Scope { tenant_id: "default".into(), model_id: "m".into(), hash_scheme: "vllm".into(), adapter_id: String::new() }
+}
+
+fn stored(keys: &[u64]) -> Observation {
+    Observation::Stored {
+        replica: ReplicaSlot(1),
+        scope: ScopeSlot(1),
+        tier: Tier::T1,
+        last_seen_ms: START_NS / 1_000_000,
+        blocks: keys.iter().map(|key| StoredBlock { key: BlockKey::Hash64(*key), token_count: 16 }).collect(),
+    }
+}
+
+fn removed(keys: &[u64]) -> Observation {
+    Observation::Removed {
+        replica: ReplicaSlot(1),
+        scope: ScopeSlot(1),
+        keys: keys.iter().map(|key| BlockKey::Hash64(*key)).collect(),
+    }
+}
+
+#[test]
+fn one_vm_leads_and_all_see_what_it_commits() {
+    let mut pool = Pool::new(3);
+    pool.tick_all(3);
+    let (_, subscription, _) = pool.stream();
+    assert_eq!((subscription.epoch, subscription.sequence), (0, 0));
+    pool.reset(&[1, 2, 3]);
+    pool.tick_all(1);
+    assert_eq!([0, 1, 2].map(|vm| pool.credited(vm)), [Some(48); 3]);
+    pool.delta(vec![removed(&[3])]);
+    pool.tick_all(1);
+    assert_eq!([0, 1, 2].map(|vm| pool.credited(vm)), [Some(32); 3]);
+    pool.delta(vec![Observation::Cleared { replica: ReplicaSlot(1) }]);
+    pool.tick_all(1);
+    assert_eq!([0, 1, 2].map(|vm| pool.credited(vm)), [Some(0); 3]);
+    pool.delta(vec![stored(&[1])]);
+    pool.tick_all(1);
+    assert_eq!([0, 1, 2].map(|vm| pool.credited(vm)), [Some(16); 3]);
+    let (.., acknowledged) = pool.stream();
+    assert_eq!(acknowledged, pool.number);
+}
+
+#[test]
+fn a_vm_that_does_not_serve_relieves_a_leader_that_does() {
+    let mut pool = Pool::new(2);
+    pool.tick(0);
+    pool.tick(1);
+    pool.credited(0);
+    pool.tick_all(4);
+    assert!(!pool.head().leader_serves);
+    pool.credited(1);
+    pool.tick_all(20);
+    assert!(pool.head().leader_serves, "where all serve, one of them leads on");
+    pool.stream();
+}
+
+#[test]
+fn a_new_leader_resumes_where_the_log_ends() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1, 2]);
+    pool.delta(vec![
+        stored(&[3]),
+        Observation::Stats {
+            replica: ReplicaSlot(1),
+            stats: ReplicaStats { pressure: 0.5, hit_rate: 0.0, reported_ms: 1 },
+        },
+    ]);
+    pool.tick_all(1);
+    // The leader's plugin is removed: its stream ends, and its VM ticks no more.
+    pool.vms[0].on_done(&pool.host, 1);
+    for _ in 0..6 {
+        pool.tick(1);
+    }
+    let (_, subscription, _) = pool.stream();
+    assert_eq!((subscription.epoch, subscription.sequence), (7, 1));
+    pool.number = 0;
+    pool.say(StreamBody::Resumed);
+    pool.delta(vec![removed(&[2])]);
+    pool.tick(1);
+    assert_eq!(pool.credited(1), Some(16));
+}
+
+#[test]
+fn a_head_that_somebody_overwrote_begins_a_new_log_and_hints_go_on() {
+    let mut pool = Pool::new(3);
+    pool.tick_all(3);
+    pool.reset(&[1, 2]);
+    pool.tick_all(1);
+    assert_eq!(pool.credited(2), Some(32));
+    let before = pool.head().incarnation;
+    let key = Keys::new(DOMAIN).head();
+    assert_eq!(pool.host.shared_set(&key, b"not a head", Cas(0)), SharedWrite::Stored);
+    pool.tick_all(1);
+    assert_eq!(pool.credited(2), Some(32), "until the new log is complete");
+    pool.tick_all(12);
+    assert_ne!(pool.head().incarnation, before);
+    assert_eq!(pool.credited(2), Some(32));
+    let (_, subscription, _) = pool.stream();
+    assert_eq!((subscription.epoch, subscription.sequence), (0, 0));
+    pool.reset(&[1]);
+    pool.tick_all(2);
+    assert_eq!([0, 1, 2].map(|vm| pool.credited(vm)), [Some(16); 3]);
+}
+
+#[test]
+fn a_vm_that_slept_through_the_ring_loads_the_pages() {
+    let mut pool = Pool::new(3);
+    pool.tick_all(3);
+    pool.reset(&[1]);
+    pool.tick_all(1);
+    assert_eq!(pool.credited(2), Some(16));
+    for key in 2..=60 {
+        pool.delta(vec![stored(&[key])]);
+        pool.tick(0);
+        pool.tick(1);
+    }
+    assert!(pool.head().first > 1, "the ring has gone round");
+    assert_eq!(pool.credited(2), Some(60 * 16));
+    assert_eq!(pool.credited(1), Some(60 * 16), "from nothing");
+}
+
+#[test]
+fn a_hub_that_restarts_takes_its_old_state_along_only_until_the_reset_is_complete() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1, 2, 3]);
+    pool.tick_all(1);
+    let (token, ..) = pool.stream();
+    pool.host.0.streams.borrow_mut().clear();
+    pool.vms.iter_mut().for_each(|vm| vm.on_stream_closed(&pool.host, token));
+    pool.tick_all(4);
+    pool.epoch = 8;
+    pool.sequence = 0;
+    pool.number = 0;
+    pool.say(StreamBody::Reset);
+    pool.say(StreamBody::Chunk(vec![
+        Observation::Scope { slot: ScopeSlot(1), scope: scope() },
+        Observation::ReplicaUp { replica: ReplicaSlot(1), replica_id: "a".into(), address: "10.0.0.1:80".into() },
+    ]));
+    pool.tick_all(1);
+    assert_eq!(pool.credited(1), Some(48), "old entries serve until the replica is complete");
+    pool.say(StreamBody::Chunk(vec![stored(&[1]), Observation::ReplicaComplete { replica: ReplicaSlot(1) }]));
+    pool.tick_all(1);
+    assert_eq!(pool.credited(1), Some(16));
+    pool.say(StreamBody::ResetComplete);
+    pool.tick_all(1);
+    assert_eq!(pool.credited(1), Some(16));
+}
+
+#[test]
+fn a_replica_that_a_reset_does_not_name_is_gone_with_its_completion() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1, 2, 3]);
+    pool.tick_all(1);
+    pool.say(StreamBody::Reset);
+    pool.tick_all(1);
+    assert_eq!(pool.credited(1), Some(48));
+    pool.say(StreamBody::ResetComplete);
+    pool.tick_all(1);
+    assert_eq!(pool.credited(1), Some(0));
+}
+
+#[test]
+fn a_gap_or_an_unknown_number_begins_the_stream_anew() {
+    for bad in [
+        StreamBody::Delta { first_sequence: 5, observations: vec![] },
+        StreamBody::Delta { first_sequence: 1, observations: vec![Observation::Cleared { replica: ReplicaSlot(9) }] },
+        StreamBody::Chunk(vec![]),
+    ] {
+        let mut pool = Pool::new(2);
+        pool.tick_all(3);
+        pool.reset(&[1]);
+        pool.tick_all(1);
+        let (token, ..) = pool.stream();
+        pool.say(bad.clone());
+        assert!(pool.host.0.streams.borrow().is_empty(), "{bad:?}");
+        pool.tick_all(4);
+        let (again, subscription, _) = pool.stream();
+        assert_ne!(token, again);
+        assert_eq!((subscription.epoch, subscription.sequence), (0, 0));
+        assert_eq!(pool.credited(1), Some(16), "what was known stays");
+    }
+}
+
+#[test]
+fn a_leader_that_slept_writes_nothing_once_another_leads() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1]);
+    pool.tick_all(1);
+    let (old, ..) = pool.stream();
+    for _ in 0..6 {
+        pool.tick(1);
+    }
+    assert_eq!(pool.host.0.streams.borrow().len(), 2, "the sleeper does not know yet");
+    // A message for the sleeper, as if it had been on its way.
+    let message = StreamMessage {
+        number: 4,
+        epoch: 7,
+        sequence: 1,
+        body: StreamBody::Delta { first_sequence: 1, observations: vec![stored(&[2])] },
+    };
+    let bytes = wire::stream_message_to_proto(&message).encode_to_vec();
+    let before = pool.head();
+    pool.vms[0].on_stream_message(&pool.host, old, &bytes, &pool.config);
+    pool.tick(0);
+    assert_eq!((pool.head().term, pool.head().last), (before.term, before.last));
+    let (token, ..) = pool.stream();
+    assert_ne!(token, old, "the sleeper has given its stream up");
+    assert_eq!(pool.credited(0), Some(16));
+}
+
+#[test]
+fn a_log_that_cannot_be_read_is_begun_anew() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1]);
+    pool.tick_all(1);
+    let before = pool.head();
+    let key = Keys::new(DOMAIN).log(before.last, before.ring);
+    *pool.host.0.broken.borrow_mut() = Some(key);
+    for _ in 0..70 {
+        pool.tick(1);
+    }
+    assert_ne!(pool.head().incarnation, before.incarnation);
+    // The new log overwrites the slot that was broken.
+    *pool.host.0.broken.borrow_mut() = None;
+    pool.tick(1);
+    pool.tick(0);
+    pool.number = 0;
+    pool.reset(&[1, 2]);
+    pool.tick_all(2);
+    assert_eq!(pool.credited(0), Some(32));
+}

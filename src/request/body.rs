@@ -76,7 +76,7 @@ fn chain(
 fn prompt(fields: Fields) -> Prompt {
     let text_prompt = matches!(fields.prompt, Prompt::Text);
     let tokens = [fields.hints.token_ids, if text_prompt { Prompt::Absent } else { fields.prompt }, fields.input_ids];
-    let text = [if text_prompt { Prompt::Text } else { Prompt::Absent }, fields.text];
+    let text = [if text_prompt { Prompt::Text } else { Prompt::Absent }, fields.text, fields.messages];
     tokens.into_iter().chain(text).find(|prompt| *prompt != Prompt::Absent).unwrap_or_default()
 }
 

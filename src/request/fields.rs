@@ -42,8 +42,10 @@ pub(super) struct Fields {
     pub prompt: Prompt,
     /// `input_ids`, SGLang's name for token ids.
     pub input_ids: Prompt,
-    /// SGLang's `text`, or the `messages` of a chat.
+    /// SGLang's `text`.
     pub text: Prompt,
+    /// `messages` of a chat.
+    pub messages: Prompt,
     /// `inference_cache`, the contract's fields.
     pub hints: Hints,
     /// Which of [`KEY_CHANGING`] are set, a bit each.
@@ -71,8 +73,9 @@ impl Fields {
         match key {
             "model" => self.model = TextField::read(reader)?,
             "prompt" => self.prompt = Prompt::read(reader)?,
-            "input_ids" => self.input_ids = Prompt::read_nullable(reader)?,
-            "text" | "messages" => self.text = read_untokenized(reader)?,
+            "input_ids" => self.input_ids = Prompt::read_input_ids(reader)?,
+            "text" => self.text = read_untokenized(reader)?,
+            "messages" => self.messages = read_untokenized(reader)?,
             "inference_cache" => self.hints = Hints::read(reader)?,
             _ => self.read_other(key, reader)?,
         }

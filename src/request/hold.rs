@@ -89,3 +89,171 @@ fn is_json(content_type: &str) -> bool {
 fn starts_with_ignoring_case(text: &str, start: &str) -> bool {
     text.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: [(&str, &str); 4] = [
+        (":method", "POST"),
+        (":path", "/v1/completions"),
+        ("content-type", "application/json"),
+        ("content-length", "100"),
+    ];
+
+    fn rules() -> RequestRules {
+        RequestRules {
+            paths: vec!["/v1/completions".to_owned(), "/generate".to_owned()],
+            max_body_bytes: 1000,
+            hold_chunked: false,
+            input_headers: crate::request::names::InputHeaders::all(),
+        }
+    }
+
+    /// A plain request with these headers in place of its own; an empty value leaves the header out.
+    fn held_by(rules: &RequestRules, own: &[(&str, &str)]) -> Result<Option<u64>, Detail> {
+        let plain = PLAIN.iter().filter(|(name, _)| !own.iter().any(|(other, _)| other == name));
+        let headers = plain.chain(own.iter().filter(|(_, value)| !value.is_empty()));
+        let headers: Vec<_> = headers.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect();
+        let head = RequestHead { headers: &headers };
+        check_method(&head)?;
+        check_body(&head, rules).map(|body| body.content_length)
+    }
+
+    fn held(own: &[(&str, &str)]) -> Result<Option<u64>, Detail> {
+        held_by(&rules(), own)
+    }
+
+    #[test]
+    fn a_plain_request_is_held() {
+        assert_eq!(held(&[]), Ok(Some(100)));
+    }
+
+    #[test]
+    fn connect_and_upgrades_go_on() {
+        for own in [
+            [(":method", "CONNECT")],
+            [(":protocol", "websocket")],
+            [("upgrade", "h2c")],
+            [("connection", "upgrade")],
+            [("connection", "keep-alive, Upgrade")],
+        ] {
+            assert_eq!(held(&own), Err(Detail::Upgrade), "{own:?}");
+        }
+        assert_eq!(held(&[("connection", "keep-alive, upgraded")]), Ok(Some(100)));
+    }
+
+    #[test]
+    fn other_methods_go_on() {
+        for method in ["GET", "PUT", "HEAD", "post", ""] {
+            assert_eq!(held(&[(":method", method)]), Err(Detail::NotPost), "{method}");
+        }
+    }
+
+    #[test]
+    fn grpc_goes_on_even_as_json() {
+        for kind in ["application/grpc", "application/grpc+json", "Application/gRPC-Web", "application/grpc;a=b"] {
+            assert_eq!(held(&[("content-type", kind)]), Err(Detail::Grpc), "{kind}");
+        }
+    }
+
+    #[test]
+    fn only_configured_paths_are_held() {
+        for path in ["/generate", "/v1/completions?a=/b", "/v1/completions?", "/v1/completions#a"] {
+            assert_eq!(held(&[(":path", path)]), Ok(Some(100)), "{path}");
+        }
+        for path in ["/v1/completions/", "/V1/completions", "/v1%2fcompletions", "/", "*", "", "?/generate"] {
+            assert_eq!(held(&[(":path", path)]), Err(Detail::OtherPath), "{path}");
+        }
+    }
+
+    #[test]
+    fn whatever_still_carries_expect_goes_on() {
+        for value in ["100-continue", "anything"] {
+            assert_eq!(held(&[("expect", value)]), Err(Detail::ExpectContinue));
+        }
+    }
+
+    #[test]
+    fn encoded_bodies_go_on() {
+        for coding in ["gzip", "br", "identity, gzip", "zstd"] {
+            assert_eq!(held(&[("content-encoding", coding)]), Err(Detail::EncodedBody), "{coding}");
+        }
+        let twice = [("content-encoding", "identity"), ("content-encoding", "gzip")];
+        assert_eq!(held(&twice), Err(Detail::EncodedBody));
+        assert_eq!(held(&[("content-encoding", "IDENTITY")]), Ok(Some(100)));
+    }
+
+    #[test]
+    fn only_json_is_held() {
+        for kind in [
+            "application/json",
+            "APPLICATION/JSON",
+            "application/json;charset=utf-8",
+            "application/json ; charset=\"utf-8\"",
+            "application/problem+json",
+            "application/vnd.api+JSON; a=b",
+        ] {
+            assert_eq!(held(&[("content-type", kind)]), Ok(Some(100)), "{kind}");
+        }
+        for kind in
+            ["text/json", "application/jsonl", "application/x-ndjson", "json", "/x+json", "multipart/form-data", ""]
+        {
+            assert_eq!(held(&[("content-type", kind)]), Err(Detail::NotJson), "{kind}");
+        }
+    }
+
+    #[test]
+    fn the_announced_length_decides() {
+        for (length, verdict) in [
+            ("1", Ok(Some(1))),
+            ("1000", Ok(Some(1000))),
+            (" 7 ", Ok(Some(7))),
+            ("1001", Err(Detail::BodyTooLarge)),
+            ("18446744073709551615", Err(Detail::BodyTooLarge)),
+            ("0", Err(Detail::EmptyBody)),
+            ("18446744073709551616", Err(Detail::UnknownLength)),
+            ("-1", Err(Detail::UnknownLength)),
+            ("+1", Err(Detail::UnknownLength)),
+            ("1, 1", Err(Detail::UnknownLength)),
+            ("0x10", Err(Detail::UnknownLength)),
+        ] {
+            assert_eq!(held(&[("content-length", length)]), verdict, "{length}");
+            let chunked = RequestRules { hold_chunked: true, ..rules() };
+            assert_eq!(held_by(&chunked, &[("content-length", length)]), verdict, "{length}, held if chunked");
+        }
+        assert_eq!(held(&[("content-length", "1"), ("content-length", "1")]), Err(Detail::UnknownLength));
+    }
+
+    #[test]
+    fn an_unknown_length_is_held_only_where_that_is_set() {
+        assert_eq!(held(&[("content-length", "")]), Err(Detail::UnknownLength));
+        let chunked = RequestRules { hold_chunked: true, ..rules() };
+        assert_eq!(held_by(&chunked, &[("content-length", "")]), Ok(None));
+    }
+
+    #[test]
+    fn the_first_cause_is_named() {
+        let all = [
+            (":method", "GET"),
+            ("content-type", "application/grpc"),
+            (":path", "/other"),
+            ("expect", "100-continue"),
+            ("content-encoding", "gzip"),
+            ("content-type", "text/plain"),
+            ("content-length", "9999"),
+        ];
+        let causes = [
+            Detail::NotPost,
+            Detail::Grpc,
+            Detail::OtherPath,
+            Detail::ExpectContinue,
+            Detail::EncodedBody,
+            Detail::NotJson,
+            Detail::BodyTooLarge,
+        ];
+        for (start, cause) in causes.into_iter().enumerate() {
+            assert_eq!(held(&all[start..]), Err(cause));
+        }
+    }
+}

@@ -68,8 +68,6 @@ pub enum Detail {
     CatchingUp,
     /// The index has not been confirmed for longer than `stale_after_ms`.
     Stale,
-    /// The time that one request may spend was used up.
-    Budget,
     /// No replica holds the prompt's first block.
     Miss,
     /// Every run is shorter than the policy's `minimumMatchedTokens`.
@@ -96,7 +94,7 @@ impl ReasonCode {
 
 impl Detail {
     /// Every detail, in the order of the README's table.
-    pub const ALL: [Detail; 33] = [
+    pub const ALL: [Detail; 32] = [
         Detail::None,
         Detail::NotConfigured,
         Detail::NotPost,
@@ -125,7 +123,6 @@ impl Detail {
         Detail::Cold,
         Detail::CatchingUp,
         Detail::Stale,
-        Detail::Budget,
         Detail::Miss,
         Detail::BelowMatchedTokens,
         Detail::BelowRoutingFloor,
@@ -163,7 +160,6 @@ impl Detail {
             Detail::Cold => "cold",
             Detail::CatchingUp => "catching_up",
             Detail::Stale => "stale",
-            Detail::Budget => "budget",
             Detail::Miss => "miss",
             Detail::BelowMatchedTokens => "below_matched_tokens",
             Detail::BelowRoutingFloor => "below_routing_floor",

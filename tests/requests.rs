@@ -1,0 +1,214 @@
+//! Real requests and what they come to: one file of `tests/requests/` for each oddity.
+//!
+//! A file gives what differs from a plain POST of its body to `/v1/completions`: `headers` are added, in place of the
+//! plain ones of that name, and those named in `without` are left out; the `config` fields replace those of the base
+//! configuration. Keys that come from token ids are golden vectors
+//! of the public contract, not of this code's making.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a failing test says so by panicking, helpers included"
+)]
+
+#[path = "requests/fuzz.rs"]
+mod fuzz;
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use warmroute::config::FilterConfig;
+use warmroute::observation::BlockKey;
+use warmroute::request::{HeadVerdict, LookupRequest, RequestChain, RequestHead, read_body, read_head};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    about: String,
+    #[serde(default)]
+    config: Map<String, Value>,
+    tenant_property: Option<String>,
+    #[serde(default)]
+    headers: Vec<(String, String)>,
+    #[serde(default)]
+    without: Vec<String>,
+    body: Option<String>,
+    body_hex: Option<String>,
+    expect: Expected,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expected {
+    /// `release`, `hold` or `ready`: what the headers decide.
+    head: String,
+    /// Why there is no request; absent if there is one.
+    detail: Option<String>,
+    /// The model that the refusal names.
+    model: Option<String>,
+    /// Tenant, model, hash scheme, adapter.
+    scope: Option<[String; 4]>,
+    /// A chain's keys in hex, and each block's tokens.
+    keys: Option<Vec<String>>,
+    tokens: Option<Vec<u32>>,
+    /// The key and token count of an exact request.
+    exact: Option<(String, u32)>,
+    effective_tokens: Option<u32>,
+    slo_ttft_ms: Option<u32>,
+}
+
+/// What a request came to, by the names that the files use.
+struct Outcome {
+    head: &'static str,
+    request: Result<LookupRequest, (&'static str, Option<String>)>,
+}
+
+#[test]
+fn every_request_comes_to_what_its_file_says() {
+    let files = files();
+    assert!(files.len() >= 25, "{} files", files.len());
+    let mut failures = Vec::new();
+    for file in &files {
+        let case: Case = serde_json::from_slice(&std::fs::read(file).unwrap())
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        if let Err(difference) = case.check() {
+            failures.push(format!("{} ({}): {difference}", file.display(), case.about));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn one_token_more_than_the_cap_is_too_many() {
+    let config = config(&Map::new());
+    let (inputs, _) = read_head(&RequestHead { headers: &[] }, None, &config);
+    let body = |tokens: usize| format!(r#"{{"model":"llama","prompt":[{}]}}"#, vec!["1"; tokens].join(","));
+    let at_cap = read_body(body(1 << 20).as_bytes(), &inputs, &config).unwrap();
+    assert_eq!(at_cap.effective_tokens, 1 << 20);
+    let refusal = read_body(body((1 << 20) + 1).as_bytes(), &inputs, &config).unwrap_err();
+    assert_eq!((refusal.detail.as_str(), refusal.model.as_deref()), ("too_many_tokens", Some("llama")));
+}
+
+// === impl Case ===
+
+impl Case {
+    fn check(&self) -> Result<(), String> {
+        let outcome = self.run();
+        if outcome.head != self.expect.head {
+            return Err(format!("the head came to {}, not {}", outcome.head, self.expect.head));
+        }
+        match (&outcome.request, &self.expect.detail) {
+            (Err((detail, model)), Some(expected)) => {
+                same("detail", detail, &expected.as_str())?;
+                self.expect.model.as_ref().map_or(Ok(()), |expected| same("model", model, &Some(expected.clone())))
+            }
+            (Ok(request), None) => self.expect.check(request),
+            (found, expected) => Err(format!("came to {found:?}, not {expected:?}")),
+        }
+    }
+
+    fn run(&self) -> Outcome {
+        let config = config(&self.config);
+        let body = match (&self.body, &self.body_hex) {
+            (Some(text), None) => text.clone().into_bytes(),
+            (None, Some(digits)) => bytes(digits),
+            (None, None) => Vec::new(),
+            (Some(_), Some(_)) => panic!("body and body_hex"),
+        };
+        let headers = headers(body.len(), &self.headers, &self.without);
+        let (inputs, verdict) = read_head(&RequestHead { headers: &headers }, self.tenant_property.as_deref(), &config);
+        match verdict {
+            HeadVerdict::Release(detail) => Outcome { head: "release", request: Err((detail.as_str(), None)) },
+            HeadVerdict::Ready(request) => Outcome { head: "ready", request: Ok(request) },
+            HeadVerdict::Hold { .. } => {
+                let request = read_body(&body, &inputs, &config);
+                Outcome { head: "hold", request: request.map_err(|refusal| (refusal.detail.as_str(), refusal.model)) }
+            }
+        }
+    }
+}
+
+// === impl Expected ===
+
+impl Expected {
+    fn check(&self, request: &LookupRequest) -> Result<(), String> {
+        let scope = &request.scope;
+        let scope = [&scope.tenant_id, &scope.model_id, &scope.hash_scheme, &scope.adapter_id].map(String::clone);
+        self.scope.as_ref().map_or(Ok(()), |expected| same("scope", &scope, expected))?;
+        same("effective_tokens", &Some(request.effective_tokens), &self.effective_tokens)?;
+        same("slo_ttft_ms", &request.slo_ttft_ms, &self.slo_ttft_ms)?;
+        let (keys, tokens, exact) = match &request.chain {
+            RequestChain::Exact { key, token_count } => (None, None, Some((hex(key), *token_count))),
+            RequestChain::Chain(blocks) => (
+                Some(blocks.iter().map(|block| hex(&block.key)).collect()),
+                Some(blocks.iter().map(|block| block.tokens).collect()),
+                None,
+            ),
+        };
+        same("keys", &keys, &self.keys)?;
+        same("tokens", &tokens, &self.tokens)?;
+        same("exact", &exact, &self.exact)
+    }
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Result<(), String> {
+    if found == expected { Ok(()) } else { Err(format!("{what} is {found:?}, not {expected:?}")) }
+}
+
+fn config(fields: &Map<String, Value>) -> FilterConfig {
+    let mut config = json!({
+        "hub_cluster": "hub",
+        "models": [
+            {"model_id": "llama"},
+            {"model_id": "tiny", "hash_scheme": "sglang", "block_size": 2},
+            {"model_id": "wide", "key_bytes": 32}
+        ],
+        "paths": ["/v1/completions", "/generate"]
+    });
+    config.as_object_mut().unwrap().extend(fields.clone());
+    FilterConfig::from_json(config.to_string().as_bytes()).unwrap()
+}
+
+fn headers(body_bytes: usize, own: &[(String, String)], without: &[String]) -> Vec<(String, Vec<u8>)> {
+    let length = body_bytes.to_string();
+    let plain = [
+        (":method", "POST"),
+        (":path", "/v1/completions"),
+        (":authority", "llm.example"),
+        ("content-type", "application/json"),
+        ("content-length", &length),
+    ];
+    let replaced = |name: &str| own.iter().any(|(other, _)| other == name) || without.iter().any(|other| other == name);
+    let plain = plain.into_iter().filter(|(name, _)| !replaced(name));
+    let plain = plain.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
+    plain.chain(own.iter().map(|(name, value)| (name.clone(), value.clone().into_bytes()))).collect()
+}
+
+fn hex(key: &BlockKey) -> String {
+    let mut bytes = Vec::new();
+    key.write_to(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(digits: &str) -> Vec<u8> {
+    (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
+}
+
+/// The cases' files, in order.
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/requests");
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = entries.filter(|path| path.extension().is_some_and(|it| it == "json")).collect();
+    files.sort();
+    files
+}
+
+/// The bodies of all cases.
+fn bodies() -> impl Iterator<Item = Vec<u8>> {
+    files().into_iter().filter_map(|file| {
+        let case: Case = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        case.body.map(String::into_bytes).or(case.body_hex.map(|digits| bytes(&digits)))
+    })
+}

@@ -1,0 +1,39 @@
+//! A module that misbehaves on request, for tests of what survives it.
+//!
+//! A request with `x-fault-trap` makes it trap. One with `x-fault-overwrite: <key>` makes it overwrite that key of the
+//! shared data of its vm_id, whatever is there, with something that is not a value of ours.
+#![cfg(target_arch = "wasm32")]
+#![allow(missing_docs, clippy::panic)]
+
+use proxy_wasm::hostcalls;
+use proxy_wasm::traits::{Context, HttpContext, RootContext};
+use proxy_wasm::types::{Action, ContextType};
+
+struct Faults;
+
+impl Context for Faults {}
+
+impl RootContext for Faults {
+    fn get_type(&self) -> Option<ContextType> {
+        Some(ContextType::HttpContext)
+    }
+
+    fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
+        Some(Box::new(Faults))
+    }
+}
+
+impl HttpContext for Faults {
+    fn on_http_request_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
+        assert!(self.get_http_request_header("x-fault-trap").is_none(), "a trap was asked for");
+        if let Some(key) = self.get_http_request_header("x-fault-overwrite") {
+            // Without a number the write is unconditional.
+            let _ = hostcalls::set_shared_data(&key, Some(b"not a value of ours"), None);
+        }
+        Action::Continue
+    }
+}
+
+proxy_wasm::main! {{
+    proxy_wasm::set_root_context(|_| -> Box<dyn RootContext> { Box::new(Faults) });
+}}

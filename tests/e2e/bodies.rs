@@ -20,7 +20,8 @@ fn texts() -> Vec<Vec<u8>> {
     let prompt = tokens(1, 4_000);
     vec![
         body(&prompt).into(),
-        format!("  {{\n\t\"prompt\" : {prompt:?} ,\r\n \"model\":\"{MODEL}\",\"n\":1.0e0, \"model\":\"{MODEL}\"}} \n").into(),
+        format!("  {{\n\t\"prompt\" : {prompt:?} ,\r\n \"model\":\"{MODEL}\",\"n\":1.0e0, \"model\":\"{MODEL}\"}} \n")
+            .into(),
         json!({ "model": MODEL, "prompt": "caf\u{e9} \u{1F600} \u{0}", "user": "\u{2028}" }).to_string().into(),
         format!(r#"{{"model":"{MODEL}","prompt":"\u00e9\ud83d\ude00","max_tokens":1,"x":[[[{{}}]]]}}"#).into(),
         b"{\"model\": \xff\xfe not json at all".to_vec(),

@@ -130,7 +130,8 @@ async fn all_workers_give_the_same_answer() {
     let connections = async |worker: usize| {
         let metrics = stack.client.get(&stack.admin_url("/stats?filter=worker_")).await.unwrap().text();
         let line = format!("worker_{worker}.downstream_cx_total: ");
-        let counts = metrics.lines().filter_map(|text| text.split_once(&line)).map(|(_, count)| count.parse::<u64>().unwrap());
+        let counts =
+            metrics.lines().filter_map(|text| text.split_once(&line)).map(|(_, count)| count.parse::<u64>().unwrap());
         counts.sum::<u64>()
     };
     // The kernel spreads connections as it likes: open new ones until both workers have had several.
@@ -158,9 +159,8 @@ async fn a_followed_hint_is_counted() {
     let prompt = tokens(1, 160);
     warm(&stack, 1, &prompt).await;
     credited(&stack, &prompt, 160).await;
-    let followed = async |label| {
-        stack.metrics().await.unwrap().sum("warmroute_hint_followed_total", &[("followed", label)])
-    };
+    let followed =
+        async |label| stack.metrics().await.unwrap().sum("warmroute_hint_followed_total", &[("followed", label)]);
     let before = followed("first").await;
     assert!(before >= 1.0, "the probe's hint was followed too");
     for _ in 0..3 {
@@ -169,7 +169,8 @@ async fn a_followed_hint_is_counted() {
     assert_eq!(followed("first").await, before + 3.0);
     assert_eq!(followed("none").await + followed("other").await, 0.0);
     let metrics = stack.client.get(&stack.admin_url("/stats/prometheus")).await.unwrap().text();
-    let exact = r#"inferencecache_lookup_route_calls_total{model="llama-3.1-8b",reason_code="PREFIX_MATCH",hint_used="true"} "#;
+    let exact =
+        r#"inferencecache_lookup_route_calls_total{model="llama-3.1-8b",reason_code="PREFIX_MATCH",hint_used="true"} "#;
     assert!(metrics.lines().any(|line| line.starts_with(exact)), "{metrics}");
 }
 
@@ -207,7 +208,8 @@ async fn the_access_log_and_the_engine_see_the_decision() {
     warm(&stack, 1, &prompt).await;
     credited(&stack, &prompt, 160).await;
     let head = Request::builder().method(Method::POST).header("content-type", "application/json");
-    let answer = send(&stack, head, "/v1/completions", json!({"model": "llama-3.1-8b", "prompt": prompt}).to_string()).await;
+    let answer =
+        send(&stack, head, "/v1/completions", json!({"model": "llama-3.1-8b", "prompt": prompt}).to_string()).await;
     assert_eq!(engine_of(&answer), 1);
     let entry = last_seen(&stack, 1).await;
     let address = stack.addresses.engines[1].http.to_string();
@@ -220,7 +222,8 @@ async fn the_access_log_and_the_engine_see_the_decision() {
         assert_eq!(header_values(&entry, name), [value], "{name}");
     }
     assert!(header_values(&entry, "x-inferencecache-detail").is_empty());
-    let line = format!("/v1/completions 200 - to={address} reason=PREFIX_MATCH detail=- replica=engine-1 matched_tokens=160");
+    let line =
+        format!("/v1/completions 200 - to={address} reason=PREFIX_MATCH detail=- replica=engine-1 matched_tokens=160");
     let logged = eventually(Duration::from_secs(15), async || stack.envoy.log_text().contains(&line)).await;
     assert!(logged, "{}", stack.envoy.log_text());
 }

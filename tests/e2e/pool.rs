@@ -78,7 +78,8 @@ pub async fn probe(stack: &Stack, prompt: &[u32]) -> Decided {
 
 /// A request that carries a prompt's block hashes and model in its headers.
 pub fn probe_head(prompt: &[u32]) -> hyper::http::request::Builder {
-    let hashes: String = prefix_hashes(prompt, BlockSize::DEFAULT, None).map(|hash| format!("{:016x}", hash.0)).collect();
+    let hashes: String =
+        prefix_hashes(prompt, BlockSize::DEFAULT, None).map(|hash| format!("{:016x}", hash.0)).collect();
     Request::builder()
         .method(Method::POST)
         .header("x-inferencecache-model-id", MODEL)
@@ -87,12 +88,7 @@ pub fn probe_head(prompt: &[u32]) -> hyper::http::request::Builder {
 }
 
 /// Sends a request through Envoy.
-pub async fn send(
-    stack: &Stack,
-    head: hyper::http::request::Builder,
-    path: &str,
-    body: impl Into<Bytes>,
-) -> Answer {
+pub async fn send(stack: &Stack, head: hyper::http::request::Builder, path: &str, body: impl Into<Bytes>) -> Answer {
     stack.client.request(&format!("{}{path}", stack.envoy_url()), head, body.into()).await.unwrap()
 }
 

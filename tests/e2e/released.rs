@@ -26,15 +26,45 @@ async fn each_cause_is_named_and_the_request_passes_untouched() {
         ("another path", post(), "/v1/embeddings", whole.clone().into(), "other_path"),
         ("too large", post(), "/v1/completions", large.into(), "body_too_large"),
         ("gzip", post().header(CONTENT_ENCODING, "gzip"), "/v1/completions", gzip.into(), "encoded_body"),
-        ("a form", Request::builder().method(Method::POST).header(CONTENT_TYPE, "application/x-www-form-urlencoded"), "/v1/completions", b"a=b".into(), "not_json"),
+        (
+            "a form",
+            Request::builder().method(Method::POST).header(CONTENT_TYPE, "application/x-www-form-urlencoded"),
+            "/v1/completions",
+            b"a=b".into(),
+            "not_json",
+        ),
         ("truncated", post(), "/v1/completions", whole[..whole.len() / 2].into(), "malformed_json"),
         ("not an object", post(), "/v1/completions", b"[1, 2]".into(), "malformed_json"),
-        ("a wrong type", post(), "/v1/completions", json!({"model": MODEL_ID, "prompt": 7}).to_string().into(), "wrong_type"),
-        ("negative ids", post(), "/v1/completions", json!({"model": MODEL_ID, "prompt": [1, -2]}).to_string().into(), "wrong_type"),
+        (
+            "a wrong type",
+            post(),
+            "/v1/completions",
+            json!({"model": MODEL_ID, "prompt": 7}).to_string().into(),
+            "wrong_type",
+        ),
+        (
+            "negative ids",
+            post(),
+            "/v1/completions",
+            json!({"model": MODEL_ID, "prompt": [1, -2]}).to_string().into(),
+            "wrong_type",
+        ),
         ("empty", post().header("content-length", "0"), "/v1/completions", vec![], "empty_body"),
         ("no model", post(), "/v1/completions", json!({"prompt": [1]}).to_string().into(), "no_model"),
-        ("another model", post(), "/v1/completions", json!({"model": "x", "prompt": [1]}).to_string().into(), "model_not_configured"),
-        ("text", post(), "/v1/completions", json!({"model": MODEL_ID, "prompt": "hello"}).to_string().into(), "no_tokenizer"),
+        (
+            "another model",
+            post(),
+            "/v1/completions",
+            json!({"model": "x", "prompt": [1]}).to_string().into(),
+            "model_not_configured",
+        ),
+        (
+            "text",
+            post(),
+            "/v1/completions",
+            json!({"model": MODEL_ID, "prompt": "hello"}).to_string().into(),
+            "no_tokenizer",
+        ),
         ("short", post(), "/v1/completions", body(&tokens(1, 15)).into(), "short_prompt"),
     ];
     for (what, head, path, sent, detail) in cases {
@@ -52,7 +82,10 @@ async fn each_cause_is_named_and_the_request_passes_untouched() {
     }
     let metrics = stack.metrics().await.unwrap();
     assert_eq!(metrics.sum("warmroute_no_hint_total", &[("detail", "malformed_json")]), 2.0);
-    assert_eq!(metrics.sum("inferencecache_lookup_route_calls_total", &[("model", "other"), ("hint_used", "true")]), 0.0);
+    assert_eq!(
+        metrics.sum("inferencecache_lookup_route_calls_total", &[("model", "other"), ("hint_used", "true")]),
+        0.0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

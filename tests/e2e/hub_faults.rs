@@ -91,15 +91,16 @@ async fn a_hub_that_speaks_garbage_does_no_harm() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_speaks_grpc_but_not_ours_is_refused() {
     let mut stack = stack(|options| options.with_hub = false).await;
-    let stop = serve_nonsense(stack.addresses.hub_grpc).await;
+    // In a runtime of its own, so that its connections end with it.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.spawn(serve_nonsense(stack.addresses.hub_grpc));
     let refused = eventually(COMES_BACK, async || {
         complete(&stack, &tokens(1, 160), 1).await;
         stack.metrics().await.unwrap().sum("warmroute_stream_refused_messages_total", &[]) >= 2.0
     })
     .await;
     assert!(refused, "{}", stack.envoy.log_tail());
-    stop.abort();
-    let _ = stop.await;
+    runtime.shutdown_background();
     stack.hub.start().unwrap();
     stack.hub_ready().await.unwrap();
     let hinted = eventually(COMES_BACK * 2, async || probe(&stack, &tokens(2, 160)).await.detail == "miss").await;
@@ -107,7 +108,7 @@ async fn a_service_that_speaks_grpc_but_not_ours_is_refused() {
 }
 
 /// Serves `Observe` with well-framed gRPC messages whose bytes are nonsense, or break the stream's contract.
-async fn serve_nonsense(address: std::net::SocketAddr) -> tokio::task::JoinHandle<()> {
+async fn serve_nonsense(address: std::net::SocketAddr) {
     use tonic::{Request, Response, Status, Streaming};
     use warmroute::wire::v1::observation_server::{Observation, ObservationServer};
     use warmroute::wire::v1::{Chunk, ObserveRequest, ObserveResponse, observe_response::Kind};
@@ -138,5 +139,5 @@ async fn serve_nonsense(address: std::net::SocketAddr) -> tokio::task::JoinHandl
     let listener = TcpListener::bind(address).await.unwrap();
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
     let server = tonic::transport::Server::builder().add_service(ObservationServer::new(Nonsense));
-    tokio::spawn(async move { server.serve_with_incoming(incoming).await.unwrap() })
+    server.serve_with_incoming(incoming).await.unwrap();
 }

@@ -122,16 +122,12 @@ pub async fn forgotten(stack: &Stack, prompt: &[u32], limit: Duration) {
     assert!(gone, "still credited after {limit:?}: {:?}", probe(stack, prompt).await);
 }
 
-/// The last request that an engine saw, as its log has it.
+/// The last request that an engine saw, the hub's scrapes apart, as its log has it.
 pub async fn last_seen(stack: &Stack, engine: usize) -> Value {
-    let log = seen(stack, engine).await;
-    log["requests"].as_array().unwrap().last().expect("the engine saw a request").clone()
-}
-
-/// An engine's request log.
-pub async fn seen(stack: &Stack, engine: usize) -> Value {
     let answer = stack.client.get(&format!("{}/debug/requests", stack.engine_url(engine))).await.unwrap();
-    serde_json::from_slice(&answer.body).unwrap()
+    let log: Value = serde_json::from_slice(&answer.body).unwrap();
+    let requests = log["requests"].as_array().unwrap().iter().rev();
+    requests.clone().find(|entry| entry["path"] != "/metrics").expect("the engine saw a request").clone()
 }
 
 /// The place of the engine that answered, by its own header.

@@ -1,1 +1,173 @@
-//! To come.
+//! A fake engine: a vLLM replica as far as routing can see, without a model.
+//!
+//! It has a [block cache](cache) of fixed capacity with the engine's own [keys](engine_key), publishes the cache's
+//! changes as [KV events](events) over [ZeroMQ](publisher) with replay, and answers [completions](completion) after the
+//! time that the uncached part of a prompt takes ([scheduler], [`Timing`]). It generates [text](tokens) that means
+//! nothing. Everything about one engine is drawn anew when it starts: sequences count from 0, the cache is empty and
+//! its keys differ from any before.
+//!
+//! What it leaves out: preemption, chunked prefill, LoRA, several KV cache groups, and every sampling parameter.
+
+pub mod cache;
+pub mod completion;
+pub mod engine_key;
+pub mod events;
+pub mod http;
+pub mod metrics;
+pub mod options;
+pub mod publisher;
+pub mod request_log;
+pub mod scheduler;
+pub mod server;
+pub mod tokens;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::SystemTime;
+
+use axum::http::HeaderValue;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use events::{EventEncoding, HashForm};
+pub use options::{EngineOptions, Timing};
+
+use http::App;
+use publisher::{BindError, Endpoints, EventSink, Publisher, PublisherOptions};
+use request_log::RequestLog;
+use scheduler::Scheduler;
+
+/// A running engine. Dropped, it stops on its own time; [`Engine::shutdown`] waits until its ports are free.
+pub struct Engine {
+    address: SocketAddr,
+    endpoints: Option<Endpoints>,
+    scheduler: Scheduler,
+    requests: RequestLog,
+    stop: DropGuard,
+    server: JoinHandle<()>,
+    publisher: Option<JoinHandle<()>>,
+}
+
+/// Why an engine did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The id cannot be sent in a header.
+    Id(String),
+    /// `kv_replay` without `kv_events`.
+    ReplayWithoutEvents,
+    /// The HTTP address cannot be listened on.
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A ZeroMQ endpoint cannot be bound.
+    Bind(BindError),
+}
+
+// === impl Engine ===
+
+impl Engine {
+    /// Starts an engine inside the current tokio runtime. It answers once this returns.
+    ///
+    /// # Errors
+    /// When an option is not valid or an address cannot be bound.
+    pub async fn start(options: EngineOptions) -> Result<Engine, StartError> {
+        let id = HeaderValue::from_str(&options.id).map_err(|_| StartError::Id(options.id.clone()))?;
+        let listener = TcpListener::bind(options.listen).await;
+        let listener = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let (address, listener) = listener.map_err(|source| StartError::Listen { address: options.listen, source })?;
+        let stop = CancellationToken::new();
+        let (endpoints, sink, publisher) = start_publisher(&options, &stop).await?;
+        let scheduler = Scheduler::new(&options, sink);
+        let requests = RequestLog::default();
+        let app = App {
+            id,
+            model: options.model.into(),
+            scheduler: scheduler.clone(),
+            requests: requests.clone(),
+            started: SystemTime::now(),
+            completions: Arc::new(AtomicU64::new(0)),
+        };
+        let server = tokio::spawn(server::serve(listener, http::router(app), stop.clone()));
+        Ok(Engine { address, endpoints, scheduler, requests, stop: stop.drop_guard(), server, publisher })
+    }
+
+    /// Where HTTP is served, its port resolved.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where KV events are published, the port resolved.
+    pub fn kv_events(&self) -> Option<&str> {
+        self.endpoints.as_ref().map(|endpoints| endpoints.events.as_str())
+    }
+
+    /// Where replay requests are answered, the port resolved.
+    pub fn kv_replay(&self) -> Option<&str> {
+        self.endpoints.as_ref().and_then(|endpoints| endpoints.replay.as_deref())
+    }
+
+    /// The requests that have arrived.
+    pub fn requests(&self) -> request_log::Entries {
+        self.requests.entries()
+    }
+
+    /// Stops: requests that run have half a second to finish. All ports are free once this returns.
+    pub async fn shutdown(self) {
+        self.scheduler.shut_down();
+        drop(self.stop);
+        // A task that panicked has stopped as well.
+        let _ = self.server.await;
+        if let Some(publisher) = self.publisher {
+            let _ = publisher.await;
+        }
+    }
+}
+
+type StartedPublisher = (Option<Endpoints>, EventSink, Option<JoinHandle<()>>);
+
+async fn start_publisher(options: &EngineOptions, stop: &CancellationToken) -> Result<StartedPublisher, StartError> {
+    let Some(events_endpoint) = options.kv_events.as_deref() else {
+        return match options.kv_replay {
+            Some(_) => Err(StartError::ReplayWithoutEvents),
+            None => Ok((None, EventSink::none(), None)),
+        };
+    };
+    let bound = Publisher::bind(PublisherOptions {
+        events_endpoint,
+        replay_endpoint: options.kv_replay.as_deref(),
+        topic: &options.topic,
+        format: options.event_format(),
+        replay_buffer: options.replay_buffer,
+    });
+    let (publisher, endpoints) = bound.await.map_err(StartError::Bind)?;
+    let (sink, task) = publisher.start(stop.clone());
+    Ok((Some(endpoints), sink, Some(task)))
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StartError::Id(id) => write!(f, "id is {id:?}, visible ASCII characters and spaces are allowed"),
+            StartError::ReplayWithoutEvents => f.write_str("kv_replay is set, kv_events is needed with it"),
+            StartError::Listen { address, source } => {
+                write!(f, "listen is {address}, an address that is free is needed: {source}")
+            }
+            StartError::Bind(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StartError::Id(_) | StartError::ReplayWithoutEvents => None,
+            StartError::Listen { source, .. } => Some(source),
+            StartError::Bind(error) => Some(error),
+        }
+    }
+}

@@ -68,9 +68,7 @@ impl Dictionary {
                 );
             }
             Observation::ReplicaComplete { replica } => self.complete(*replica),
-            Observation::ReplicaGone { replica } => {
-                self.replicas.remove(replica);
-            }
+            Observation::ReplicaGone { replica } => self.gone(*replica),
             Observation::Stats { replica, stats } => {
                 if let Some(replica) = self.replicas.get_mut(replica) {
                     replica.stats = Some(*stats);
@@ -175,6 +173,12 @@ impl Dictionary {
                 || (*other > slot && replica.standing == Standing::Arriving)
         });
     }
+
+    /// An older generation that waited for this one to be complete has nothing left to wait for.
+    fn gone(&mut self, slot: ReplicaSlot) {
+        let Some(gone) = self.replicas.remove(&slot) else { return };
+        self.replicas.retain(|other, replica| replica.replica_id != gone.replica_id || *other > slot);
+    }
 }
 
 // === impl Replica ===
@@ -236,6 +240,13 @@ mod tests {
             known(&[up(1), complete(1), up(2), complete(1)]),
             [(1, Standing::Complete), (2, Standing::Arriving)]
         );
+    }
+
+    #[test]
+    fn a_replica_that_goes_takes_its_older_generations_along_and_leaves_newer_ones() {
+        let gone = |slot| Observation::ReplicaGone { replica: ReplicaSlot(slot) };
+        assert_eq!(known(&[up(1), complete(1), up(2), gone(2)]), []);
+        assert_eq!(known(&[up(1), complete(1), up(2), gone(1)]), [(2, Standing::Arriving)]);
     }
 
     #[test]

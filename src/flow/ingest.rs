@@ -8,16 +8,19 @@ use std::collections::VecDeque;
 
 use hashbrown::{HashMap, HashSet};
 
+use crate::host::StreamToken;
 use crate::index::Index;
 use crate::index::log::Head;
-use crate::observation::{Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StreamBody, StreamMessage};
+use crate::observation::{
+    BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StreamBody, StreamMessage,
+};
 
 /// Scopes a log may name in its life.
 const MAX_SCOPES: usize = 65_536;
 /// Bytes that a record takes beside its keys, about.
 const RECORD_BYTES: usize = 48;
-/// Bytes that a block takes, about.
-const BLOCK_BYTES: usize = 12;
+/// Bytes that a block takes beside its key, about.
+const BLOCK_BYTES: usize = 4;
 
 /// What came over the stream and is not committed yet.
 #[derive(Debug)]
@@ -38,7 +41,7 @@ pub struct Ingest {
 }
 
 /// What one stream message said, in the log's numbers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Batch {
     /// The records.
     pub records: Vec<Observation>,
@@ -46,6 +49,17 @@ pub struct Batch {
     pub position: Option<Position>,
     /// The message to acknowledge then.
     pub number: u64,
+    /// When and from where it came.
+    pub heard: Heard,
+}
+
+/// When and over which stream a message came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// The stream.
+    pub stream: StreamToken,
+    /// Unix time in ms.
+    pub at_ms: u64,
 }
 
 /// A position in the hub's changes.
@@ -88,6 +102,8 @@ struct Published {
     replica_id: String,
     address: String,
     stats: Option<ReplicaStats>,
+    /// A newer generation of the same replica was announced: this one ends when that is complete.
+    superseded: bool,
 }
 
 // === impl Ingest ===
@@ -160,17 +176,18 @@ impl Ingest {
             taken.records.extend(next.records);
             taken.position = next.position;
             taken.number = next.number;
+            taken.heard = next.heard;
         }
         self.queued_bytes = self.queued_bytes.saturating_sub(bytes_of(&taken.records));
         self.queued_pairs = self.queued_pairs.saturating_sub(pairs_of(&taken.records));
         Some(taken)
     }
 
-    /// Queues what a message says. `index` is the leader's, `now_ms` the time.
+    /// Queues what a message says. `index` is the leader's.
     ///
     /// # Errors
     /// When the message breaks the stream's contract.
-    pub fn accept(&mut self, message: StreamMessage, index: &Index, now_ms: u64) -> Result<(), Violation> {
+    pub fn accept(&mut self, message: StreamMessage, index: &Index, heard: Heard) -> Result<(), Violation> {
         let here = Position { epoch: message.epoch, sequence: message.sequence };
         let records = match message.body {
             StreamBody::Reset => {
@@ -181,7 +198,7 @@ impl Ingest {
                 if self.resetting.is_none() {
                     return Err(Violation::OutOfPlace);
                 }
-                self.renumber_all(observations, index, now_ms)?
+                self.renumber_all(observations, index, heard.at_ms)?
             }
             StreamBody::ResetComplete => {
                 let before = self.resetting.take().ok_or(Violation::OutOfPlace)?;
@@ -194,21 +211,27 @@ impl Ingest {
             }
             StreamBody::Delta { first_sequence, observations } => {
                 self.expect_position(here.epoch, first_sequence.saturating_sub(1))?;
-                let records = self.renumber_all(observations, index, now_ms)?;
+                let records = self.renumber_all(observations, index, heard.at_ms)?;
                 self.position = Some(here);
                 records
             }
-            StreamBody::Heartbeat => Vec::new(),
+            StreamBody::Heartbeat => {
+                // Whoever missed something learns it from the next heartbeat at the latest.
+                if self.resetting.is_none() {
+                    self.expect_position(here.epoch, here.sequence)?;
+                }
+                Vec::new()
+            }
         };
-        self.queue(records, message.number);
+        self.queue(records, message.number, heard);
         Ok(())
     }
 
-    fn queue(&mut self, records: Vec<Observation>, number: u64) {
+    fn queue(&mut self, records: Vec<Observation>, number: u64, heard: Heard) {
         self.queued_bytes += bytes_of(&records);
         self.queued_pairs += pairs_of(&records);
         let position = self.position.filter(|_| self.resetting.is_none());
-        self.batches.push_back(Batch { records, position, number });
+        self.batches.push_back(Batch { records, position, number, heard });
     }
 
     fn expect_position(&self, epoch: u64, sequence: u64) -> Result<(), Violation> {
@@ -237,13 +260,28 @@ impl Ingest {
         now_ms: u64,
     ) -> Result<Vec<Observation>, Violation> {
         let mut records = Vec::with_capacity(observations.len());
-        // What a reset is about to end does not take room from what replaces it.
-        let counted = index.counted_pairs(|replica| !self.resetting.iter().any(|ending| ending.contains(&replica)));
-        let mut room = self.max_pairs.saturating_sub(counted + self.queued_pairs);
+        let first_new_scope = self.next_scope;
+        let mut room = self.room(index, &records);
         for observation in observations {
-            self.renumber(observation, now_ms, &mut room, &mut records)?;
+            let makes_room = matches!(observation, Observation::ReplicaUp { .. } | Observation::Cleared { .. });
+            if let Err(violation) = self.renumber(observation, now_ms, &mut room, &mut records) {
+                // The log will not hear of the scopes that this message named.
+                self.names.retain(|_, slot| slot.0 < first_new_scope);
+                return Err(violation);
+            }
+            if makes_room {
+                room = self.room(index, &records);
+            }
         }
         Ok(records)
+    }
+
+    /// How many pairs more the index takes once what is queued and `records` are in it. What a newer generation is about
+    /// to end takes no room from what replaces it.
+    fn room(&self, index: &Index, records: &[Observation]) -> u64 {
+        let current = self.replicas.values().filter(|published| !published.superseded);
+        let held: u64 = current.map(|published| index.pairs_of(published.slot)).sum();
+        self.max_pairs.saturating_sub(held + self.queued_pairs + pairs_of(records))
     }
 
     fn renumber(
@@ -331,7 +369,10 @@ impl Ingest {
         out.push(Observation::ReplicaUp { replica, replica_id: replica_id.clone(), address: address.clone() });
         out.push(Observation::PublishedReplica { replica, published });
         out.extend(stats.map(|stats| Observation::Stats { replica, stats }));
-        self.replicas.insert(published, Published { slot: replica, replica_id, address, stats });
+        for older in self.replicas.values_mut().filter(|older| older.replica_id == replica_id) {
+            older.superseded = true;
+        }
+        self.replicas.insert(published, Published { slot: replica, replica_id, address, stats, superseded: false });
         replica
     }
 
@@ -354,6 +395,7 @@ impl Published {
             replica_id: replica.replica_id.to_string(),
             address: replica.address.to_string(),
             stats: replica.stats,
+            superseded: false,
         })
     }
 }
@@ -386,9 +428,14 @@ fn bytes_of(records: &[Observation]) -> usize {
     records
         .iter()
         .map(|record| match record {
-            Observation::Stored { blocks, .. } => RECORD_BYTES + BLOCK_BYTES * blocks.len(),
-            Observation::Removed { keys, .. } => RECORD_BYTES + BLOCK_BYTES * keys.len(),
+            Observation::Stored { blocks, .. } => {
+                RECORD_BYTES + blocks.iter().map(|block| BLOCK_BYTES + block.key.width()).sum::<usize>()
+            }
+            Observation::Removed { keys, .. } => RECORD_BYTES + keys.iter().map(BlockKey::width).sum::<usize>(),
             _ => RECORD_BYTES,
         })
         .sum()
 }
+
+#[cfg(test)]
+mod tests;

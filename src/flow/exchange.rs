@@ -342,3 +342,6 @@ fn is_address(address: &str) -> bool {
 fn is_header_value(value: &str) -> bool {
     value.bytes().all(|byte| matches!(byte, 0x20..=0x7E))
 }
+
+#[cfg(test)]
+mod tests;

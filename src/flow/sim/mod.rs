@@ -13,31 +13,35 @@ use crate::wire;
 use prost::Message;
 
 const DOMAIN: &str = "sim";
-const START_NS: u64 = 1_700_000_000_000_000_000;
+pub const START_NS: u64 = 1_700_000_000_000_000_000;
 
 /// What all VMs share.
-#[derive(Default)]
-struct World {
+#[derive(Debug, Default)]
+pub struct World {
     shared: RefCell<HashMap<String, (Vec<u8>, u32)>>,
     next_cas: Cell<u32>,
-    elapsed_ns: Cell<u64>,
+    pub elapsed_ns: Cell<u64>,
     /// How far the wall clock has been set forward or back since the start.
     skew_ns: Cell<i64>,
     next_token: Cell<u32>,
     /// Open streams, with what was sent over each.
-    streams: RefCell<BTreeMap<u32, Vec<SubscriberMessage>>>,
+    pub streams: RefCell<BTreeMap<u32, Vec<SubscriberMessage>>>,
     /// What a look at the clock takes, beside 80 ns.
-    look_ns: Cell<u64>,
+    pub look_ns: Cell<u64>,
     /// No stream can be opened.
     hub_down: Cell<bool>,
     /// Counters by name.
-    counts: RefCell<BTreeMap<String, u64>>,
+    pub counts: RefCell<BTreeMap<String, u64>>,
+    /// Histograms that something was recorded in.
+    pub recorded: RefCell<Vec<String>>,
+    pub logged: RefCell<Vec<String>>,
     /// A key that cannot be read, as a partial write would leave it.
     broken: RefCell<Option<String>>,
 }
 
-#[derive(Clone)]
-struct SimHost(Rc<World>);
+/// The simulated proxy, as a VM sees it.
+#[derive(Clone, Debug, Default)]
+pub struct SimHost(pub Rc<World>);
 
 // === impl SimHost ===
 
@@ -95,10 +99,16 @@ impl Host for SimHost {
     }
 
     fn gauge(&self, _metric: &str, _value: u64) {}
-    fn record(&self, _metric: &str, _value: u64) {}
-    fn log(&self, _level: Level, _message: &str) {}
+
+    fn record(&self, metric: &str, _value: u64) {
+        self.0.recorded.borrow_mut().push(metric.to_owned());
+    }
+
+    fn log(&self, _level: Level, message: &str) {
+        self.0.logged.borrow_mut().push(message.to_owned());
+    }
 }
 
-fn scope() -> Scope {
+pub fn scope() -> Scope {
     Scope { tenant_id: "default".into(), model_id: "m".into(), hash_scheme: "vllm".into(), adapter_id: String::new() }
 }

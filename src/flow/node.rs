@@ -25,6 +25,8 @@ use crate::wire;
 const STEP_NS: u64 = 1_000_000;
 /// Ticks without progress after which a leader gives a log up that it cannot read.
 const UNREADABLE_TICKS: u32 = 50;
+/// Stands for any time at which the hub was heard and that is too long ago.
+const LONG_AGO_MS: u64 = 1;
 /// Every shard is swept once in this time.
 const SWEEP_MS: u64 = 30_000;
 /// A committed message's worth of changes waits at most until the next tick; alone, it is committed at once if the last
@@ -146,6 +148,8 @@ impl Node {
         if *self.driver.get_or_insert(context) != context {
             return;
         }
+        let now_ms = host.now_ms();
+        self.heard_ms = self.heard_ms.map(|heard_ms| aged(heard_ms, now_ms, config.freshness.stale_after_ms));
         let head = read_head(host, &self.keys);
         match &mut self.role {
             Role::Following { .. } => self.tick_following(host, head, config, expired),
@@ -263,7 +267,7 @@ impl Leading {
                 let now_ms = host.now_ms();
                 self.lease.renew(host, keys, |head| {
                     head.leader_serves = serves;
-                    head.heard_ms = head.heard_ms.min(now_ms);
+                    head.heard_ms = aged(head.heard_ms, now_ms, config.freshness.stale_after_ms);
                 })?;
                 self.catch_up(host, keys, follower, config, until_ns)
             }
@@ -273,7 +277,7 @@ impl Leading {
                 follower.serve_what_is_built(self.lease.head());
                 ready.scrub(host, keys, &mut self.lease, follower)?;
                 ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
-                ready.renew(host, keys, &mut self.lease, serves)?;
+                ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
                 ready.report(host, &self.lease, follower);
                 sweep(follower, self.lease.head(), &config.limits, expired);
                 Ok(())
@@ -447,15 +451,21 @@ impl Ready {
         Ok(())
     }
 
-    fn renew(&mut self, host: &impl Host, keys: &Keys, lease: &mut Lease, serves: bool) -> Result<(), Deposed> {
+    fn renew(
+        &mut self,
+        host: &impl Host,
+        keys: &Keys,
+        lease: &mut Lease,
+        serves: bool,
+        stale_after_ms: u64,
+    ) -> Result<(), Deposed> {
         let oldest_page = self.checkpoint.oldest_as_of();
         let first_readable = Some(self.unreadable_to + 1).filter(|first| *first <= oldest_page + 1);
         let now_ms = host.now_ms();
         lease.renew(host, keys, |head| {
             head.oldest_page = oldest_page;
             head.first = head.first.max(first_readable.unwrap_or(0));
-            // After a step back of the clock, a time ahead of it would hide how long the hub has been silent.
-            head.heard_ms = head.heard_ms.min(now_ms);
+            head.heard_ms = aged(head.heard_ms, now_ms, stale_after_ms);
             head.leader_serves = serves;
         })
     }
@@ -476,6 +486,16 @@ impl Ready {
         if refused.future > 0 {
             host.count(&metrics::blocks_refused("future_time"), refused.future);
         }
+    }
+}
+
+/// Keeps a clock that is set back from making the hub look as if it had been heard later than it was: a time ahead of
+/// the clock is taken back to it, and what has once been stale stays so until the hub is heard again.
+fn aged(heard_ms: u64, now_ms: u64, stale_after_ms: u64) -> u64 {
+    match now_ms.checked_sub(heard_ms) {
+        None => now_ms,
+        Some(silent_ms) if silent_ms > stale_after_ms => heard_ms.min(LONG_AGO_MS),
+        Some(_) => heard_ms,
     }
 }
 

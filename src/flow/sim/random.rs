@@ -20,7 +20,7 @@ use crate::request::{ChainBlock, RequestChain};
 use crate::wire;
 use prost::Message;
 
-const SCHEDULES: u64 = 600;
+const SCHEDULES: u64 = 500;
 const ROUNDS: usize = 60;
 /// Long enough for a log to be given up as unreadable, and for the longest pause between streams.
 const QUIET_ROUNDS: usize = 140;

@@ -40,6 +40,9 @@ pub struct Dictionary {
     /// Scopes that differ in their adapter only, by tenant, model and hash scheme.
     siblings: HashMap<(String, String, String), Vec<ScopeSlot>>,
     replicas: HashMap<ReplicaSlot, Replica>,
+    /// What the hub's numbers stand for.
+    published_scopes: HashMap<ScopeSlot, ScopeSlot>,
+    published_replicas: HashMap<ReplicaSlot, ReplicaSlot>,
 }
 
 #[derive(Clone, Debug)]
@@ -76,13 +79,19 @@ impl Dictionary {
             }
             // A number that the hub gives anew, after a restart, no longer stands for what it did before.
             Observation::PublishedScope { slot, published } => {
-                self.scopes.values_mut().for_each(|scope| forget_number(&mut scope.published, *published));
+                let before = self.published_scopes.insert(*published, *slot);
+                if let Some(scope) = before.and_then(|before| self.scopes.get_mut(&before)) {
+                    forget_number(&mut scope.published, *published);
+                }
                 if let Some(scope) = self.scopes.get_mut(slot) {
                     scope.published = Some(*published);
                 }
             }
             Observation::PublishedReplica { replica, published } => {
-                self.replicas.values_mut().for_each(|replica| forget_number(&mut replica.published, *published));
+                let before = self.published_replicas.insert(*published, *replica);
+                if let Some(replica) = before.and_then(|before| self.replicas.get_mut(&before)) {
+                    forget_number(&mut replica.published, *published);
+                }
                 if let Some(replica) = self.replicas.get_mut(replica) {
                     replica.published = Some(*published);
                 }

@@ -349,3 +349,55 @@ fn a_log_that_cannot_be_read_is_begun_anew() {
     pool.tick_all(2);
     assert_eq!(pool.credited(0), Some(32));
 }
+
+#[test]
+fn a_page_that_somebody_overwrote_is_rewritten_though_the_hub_says_nothing() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1]);
+    for key in 2..=40 {
+        pool.delta(vec![stored(&[key])]);
+        pool.tick_all(1);
+    }
+    assert!(pool.head().first > 1, "the pages are needed");
+    for page in 0..5 {
+        pool.host.shared_set(&Keys::new(DOMAIN).page(page), b"garbage", Cas(0));
+    }
+    pool.vms.push(Node::new(DOMAIN));
+    assert_eq!(pool.credited(2), None);
+    pool.tick_all(8);
+    assert_eq!(pool.credited(2), Some(40 * 16));
+}
+
+#[test]
+fn a_vm_behind_a_segment_that_cannot_be_read_goes_stale_and_the_leader_takes_it_out() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1, 2, 3]);
+    pool.tick_all(1);
+    assert_eq!(pool.credited(1), Some(48));
+    pool.delta(vec![removed(&[3])]);
+    pool.tick(0);
+    let head = pool.head();
+    let slot = Keys::new(DOMAIN).log(head.last, head.ring);
+    pool.host.shared_set(&slot, b"garbage", Cas(0));
+    let known = pool.vms[1].ask(&pool.host, 5_000_000);
+    assert!(known.heard_ms.is_some_and(|heard_ms| heard_ms < head.heard_ms), "it has not seen what the hub said then");
+    for _ in 0..8 {
+        pool.tick(0);
+    }
+    assert!(pool.head().first > head.last);
+    assert_eq!(pool.credited(1), Some(32));
+}
+
+#[test]
+fn a_clock_that_is_set_back_by_an_hour_keeps_no_stream_from_being_opened() {
+    let mut pool = Pool::new(1);
+    pool.tick_all(3);
+    let (token, ..) = pool.stream();
+    pool.host.0.streams.borrow_mut().clear();
+    pool.vms[0].on_stream_closed(&pool.host, token);
+    pool.host.0.skew_ns.set(-3_600_000_000_000);
+    pool.tick_all(1);
+    pool.stream();
+}

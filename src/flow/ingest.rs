@@ -25,7 +25,8 @@ const BLOCK_BYTES: usize = 4;
 /// What came over the stream and is not committed yet.
 #[derive(Debug)]
 pub struct Ingest {
-    scopes: HashMap<ScopeSlot, ScopeSlot>,
+    /// By the hub's number; none for a scope that the log has no room for.
+    scopes: HashMap<ScopeSlot, Option<ScopeSlot>>,
     names: HashMap<Scope, ScopeSlot>,
     replicas: HashMap<ReplicaSlot, Published>,
     next_scope: u32,
@@ -76,6 +77,8 @@ pub struct Position {
 pub struct Refused {
     /// The index is full.
     pub full: u64,
+    /// The log names as many scopes as it may, and this is another one.
+    pub scopes: u64,
     /// The block has a time ahead of this clock: taken, with the time now.
     pub future: u64,
 }
@@ -91,8 +94,6 @@ pub enum Violation {
     UnknownNumber,
     /// A chunk or its end outside a reset.
     OutOfPlace,
-    /// More scopes than a log may name.
-    TooManyScopes,
 }
 
 /// A replica of the hub's, and the log's number for its present generation.
@@ -129,7 +130,7 @@ impl Ingest {
         };
         if head.hub_epoch != 0 {
             ingest.position = Some(Position { epoch: head.hub_epoch, sequence: head.hub_sequence });
-            ingest.scopes = dictionary.published_scopes().collect();
+            ingest.scopes = dictionary.published_scopes().map(|(published, slot)| (published, Some(slot))).collect();
             ingest.replicas = dictionary
                 .published_replicas()
                 .filter_map(|(published, slot)| Some((published, Published::of(slot, index)?)))
@@ -292,7 +293,7 @@ impl Ingest {
         out: &mut Vec<Observation>,
     ) -> Result<(), Violation> {
         match observation {
-            Observation::Scope { slot: published, scope } => self.scope(published, scope, out)?,
+            Observation::Scope { slot: published, scope } => self.scope(published, scope, out),
             Observation::ReplicaUp { replica: published, replica_id, address } => {
                 self.replica_up(published, replica_id, address, None, out);
             }
@@ -316,11 +317,16 @@ impl Ingest {
             }
             Observation::Removed { replica, scope, keys } => {
                 let replica = self.known(replica)?.slot;
-                out.push(Observation::Removed { replica, scope: self.known_scope(scope)?, keys });
+                if let Some(scope) = self.known_scope(scope)? {
+                    out.push(Observation::Removed { replica, scope, keys });
+                }
             }
             Observation::Stored { replica, scope, tier, last_seen_ms, mut blocks } => {
                 let replica = self.known(replica)?.slot;
-                let scope = self.known_scope(scope)?;
+                let Some(scope) = self.known_scope(scope)? else {
+                    self.refused.scopes += blocks.len() as u64;
+                    return Ok(());
+                };
                 let taken = usize::try_from(*room).unwrap_or(usize::MAX).min(blocks.len());
                 self.refused.full += (blocks.len() - taken) as u64;
                 self.refused.future += if last_seen_ms > now_ms { taken as u64 } else { 0 };
@@ -337,13 +343,14 @@ impl Ingest {
         Ok(())
     }
 
-    fn scope(&mut self, published: ScopeSlot, scope: Scope, out: &mut Vec<Observation>) -> Result<(), Violation> {
+    fn scope(&mut self, published: ScopeSlot, scope: Scope, out: &mut Vec<Observation>) {
         let slot = match self.names.get(&scope) {
             Some(slot) => *slot,
+            None if self.names.len() >= MAX_SCOPES => {
+                self.scopes.insert(published, None);
+                return;
+            }
             None => {
-                if self.names.len() >= MAX_SCOPES {
-                    return Err(Violation::TooManyScopes);
-                }
                 let slot = ScopeSlot(self.next_scope);
                 self.next_scope = self.next_scope.wrapping_add(1);
                 self.names.insert(scope.clone(), slot);
@@ -351,9 +358,8 @@ impl Ingest {
                 slot
             }
         };
-        self.scopes.insert(published, slot);
+        self.scopes.insert(published, Some(slot));
         out.push(Observation::PublishedScope { slot, published });
-        Ok(())
     }
 
     fn replica_up(
@@ -380,7 +386,7 @@ impl Ingest {
         self.replicas.get(&replica).ok_or(Violation::UnknownNumber)
     }
 
-    fn known_scope(&self, scope: ScopeSlot) -> Result<ScopeSlot, Violation> {
+    fn known_scope(&self, scope: ScopeSlot) -> Result<Option<ScopeSlot>, Violation> {
         self.scopes.get(&scope).copied().ok_or(Violation::UnknownNumber)
     }
 }
@@ -407,7 +413,6 @@ impl std::fmt::Display for Violation {
             Violation::Epoch => "the epoch changed in the middle of a stream",
             Violation::UnknownNumber => "a scope or replica number was not announced",
             Violation::OutOfPlace => "a part of a reset came outside a reset",
-            Violation::TooManyScopes => "more than 65536 scopes",
         })
     }
 }

@@ -483,6 +483,9 @@ impl Ready {
             }
             self.refused.full += refused.full;
         }
+        if refused.scopes > 0 {
+            host.count(&metrics::blocks_refused("too_many_scopes"), refused.scopes);
+        }
         if refused.future > 0 {
             host.count(&metrics::blocks_refused("future_time"), refused.future);
         }

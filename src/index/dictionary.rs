@@ -163,12 +163,11 @@ impl Dictionary {
     }
 
     fn add_scope(&mut self, slot: ScopeSlot, scope: &Scope) {
-        let siblings = self.siblings.entry(without_adapter(scope)).or_default();
-        if !siblings.contains(&slot) {
-            siblings.push(slot);
-        }
         self.by_scope.insert(scope.clone(), slot);
-        self.scopes.insert(slot, KnownScope { scope: scope.clone(), published: None });
+        let known = self.scopes.insert(slot, KnownScope { scope: scope.clone(), published: None });
+        if known.is_none() {
+            self.siblings.entry(without_adapter(scope)).or_default().push(slot);
+        }
     }
 
     /// A complete generation ends the others of the same replica, but for those that are still arriving: they are newer.

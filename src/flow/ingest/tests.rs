@@ -85,7 +85,7 @@ fn the_index_takes_as_many_pairs_as_it_may_and_counts_the_rest() {
     leader.delta(1, vec![stored(1, 20..25)]).unwrap();
     leader.commit();
     assert_eq!(leader.pairs(), 10);
-    assert_eq!(leader.ingest.take_refused(), Refused { full: 3, future: 0 });
+    assert_eq!(leader.ingest.take_refused(), Refused { full: 3, ..Refused::default() });
     assert_eq!(leader.ingest.take_refused(), Refused::default());
 }
 
@@ -113,7 +113,7 @@ fn a_time_ahead_of_the_clock_is_taken_as_now() {
     leader.delta(1, vec![ahead]).unwrap();
     let batch = leader.ingest.take_batch(usize::MAX).unwrap();
     assert!(matches!(batch.records[..], [Observation::Stored { last_seen_ms: 1_000, .. }]), "{batch:?}");
-    assert_eq!(leader.ingest.take_refused(), Refused { full: 0, future: 1 });
+    assert_eq!(leader.ingest.take_refused(), Refused { future: 1, ..Refused::default() });
 }
 
 #[test]
@@ -178,4 +178,23 @@ fn messages_keep_the_stream_they_came_over() {
     leader.ingest.accept(resumed, &leader.index, later).unwrap();
     let batch = leader.ingest.take_batch(usize::MAX).unwrap();
     assert_eq!((batch.number, batch.heard), (1, later));
+}
+
+#[test]
+fn blocks_of_more_scopes_than_a_log_may_name_are_not_taken() {
+    let mut leader = Leader::new(10);
+    let scopes: Vec<Observation> =
+        (1..=MAX_SCOPES as u32 + 1).map(|number| scope(number, &number.to_string())).collect();
+    let extra = MAX_SCOPES as u32 + 1;
+    leader.reset(scopes.into_iter().chain([up(1), stored(1, 0..2), complete(1)]).collect());
+    let mut more = stored(1, 0..3);
+    if let Observation::Stored { scope, .. } = &mut more {
+        *scope = ScopeSlot(extra);
+    }
+    let removed =
+        Observation::Removed { replica: ReplicaSlot(1), scope: ScopeSlot(extra), keys: vec![BlockKey::Hash64(1)] };
+    leader.delta(1, vec![more, removed]).unwrap();
+    leader.commit();
+    assert_eq!(leader.ingest.take_refused(), Refused { scopes: 3, ..Refused::default() });
+    assert_eq!(leader.pairs(), 2);
 }

@@ -15,6 +15,7 @@ demo: wasm
 # The core alone, everything native (end to end on the current Envoy), the core on wasm32, the oldest Envoy.
 test: wasm wasm-faults
 	cargo test
+	cargo test --bench fingerprint
 	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy cargo test --features native
 	cargo test --target wasm32-unknown-unknown --test wasm_core
 	envoy=$$($(TOOLS) envoy 1.36.4) && WARMROUTE_ENVOY=$$envoy cargo test --features native --test envoy_config --test e2e

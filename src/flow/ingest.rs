@@ -32,8 +32,14 @@ pub struct Ingest {
     next_scope: u32,
     next_replica: u32,
     position: Option<Position>,
-    /// Generations from before the reset that is under way.
-    resetting: Option<HashSet<ReplicaSlot>>,
+    /// Generations from before the reset that is under way, with their replicas' ids.
+    resetting: Option<HashMap<ReplicaSlot, String>>,
+    /// Generations that a newer one is to replace, and since when, Unix time in ms.
+    replaced: HashMap<ReplicaSlot, u64>,
+    /// How long such a generation may go on serving.
+    replace_within_ms: u64,
+    /// When the state was last known to be the hub's, Unix time in ms.
+    confirmed_ms: u64,
     batches: VecDeque<Batch>,
     queued_bytes: usize,
     queued_pairs: u64,
@@ -110,8 +116,9 @@ struct Published {
 // === impl Ingest ===
 
 impl Ingest {
-    /// Goes on where the log ends: `index` is the state as of `head`. The index takes at most `max_pairs` pairs.
-    pub fn new(head: &Head, index: &Index, max_pairs: u64) -> Ingest {
+    /// Goes on where the log ends: `index` is the state as of `head`. The index takes at most `max_pairs` pairs; a
+    /// generation whose successor is not complete after `replace_within_ms` ends without it.
+    pub fn new(head: &Head, index: &Index, max_pairs: u64, replace_within_ms: u64) -> Ingest {
         let dictionary = index.dictionary();
         let names = dictionary.scopes().map(|(slot, scope)| (scope.clone(), slot)).collect();
         let mut ingest = Ingest {
@@ -122,6 +129,9 @@ impl Ingest {
             next_replica: head.next_replica,
             position: None,
             resetting: None,
+            replaced: older_generations(index).map(|replica| (replica, head.heard_ms)).collect(),
+            replace_within_ms,
+            confirmed_ms: head.heard_ms,
             batches: VecDeque::new(),
             queued_bytes: 0,
             queued_pairs: 0,
@@ -190,7 +200,7 @@ impl Ingest {
     /// When the message breaks the stream's contract.
     pub fn accept(&mut self, message: StreamMessage, index: &Index, heard: Heard) -> Result<(), Violation> {
         let here = Position { epoch: message.epoch, sequence: message.sequence };
-        let records = match message.body {
+        let mut records = match message.body {
             StreamBody::Reset => {
                 self.begin_reset(index);
                 Vec::new()
@@ -204,7 +214,7 @@ impl Ingest {
             StreamBody::ResetComplete => {
                 let before = self.resetting.take().ok_or(Violation::OutOfPlace)?;
                 self.position = Some(here);
-                before.into_iter().map(|replica| Observation::ReplicaGone { replica }).collect()
+                self.end_what_is_not_announced_again(before)
             }
             StreamBody::Resumed => {
                 self.expect_position(here.epoch, here.sequence)?;
@@ -224,6 +234,10 @@ impl Ingest {
                 Vec::new()
             }
         };
+        if self.position.is_some() {
+            self.confirmed_ms = heard.at_ms;
+        }
+        self.end_what_waits_too_long(heard.at_ms, &mut records);
         self.queue(records, message.number, heard);
         Ok(())
     }
@@ -243,10 +257,36 @@ impl Ingest {
         if position.sequence == sequence { Ok(()) } else { Err(Violation::Gap) }
     }
 
-    /// What exists now ends when the reset is complete, unless its replica is announced again and completes before.
+    /// A generation whose replica was announced again ends with the new one's completion, which may come later.
+    fn end_what_is_not_announced_again(&mut self, before: HashMap<ReplicaSlot, String>) -> Vec<Observation> {
+        let announced: HashSet<&str> = self.replicas.values().map(|published| published.replica_id.as_str()).collect();
+        let mut ended = Vec::new();
+        for (replica, replica_id) in before {
+            if announced.contains(replica_id.as_str()) {
+                self.replaced.entry(replica).or_insert(self.confirmed_ms);
+            } else {
+                ended.push(Observation::ReplicaGone { replica });
+            }
+        }
+        ended
+    }
+
+    /// A successor that does not get complete must not keep its predecessor's blocks credited.
+    fn end_what_waits_too_long(&mut self, now_ms: u64, out: &mut Vec<Observation>) {
+        self.replaced.retain(|replica, since_ms| {
+            *since_ms = now_ms.min(*since_ms);
+            let waits = now_ms - *since_ms <= self.replace_within_ms;
+            if !waits {
+                out.push(Observation::ReplicaGone { replica: *replica });
+            }
+            waits
+        });
+    }
+
+    /// What exists now ends when the reset is complete, unless its replica is announced again.
     fn begin_reset(&mut self, index: &Index) {
-        let committed = index.dictionary().replicas().map(|(slot, _)| slot);
-        let queued = self.replicas.values().map(|published| published.slot);
+        let committed = index.dictionary().replicas().map(|(slot, replica)| (slot, replica.replica_id.to_string()));
+        let queued = self.replicas.values().map(|published| (published.slot, published.replica_id.clone()));
         let unfinished = self.resetting.take().into_iter().flatten();
         self.resetting = Some(committed.chain(queued).chain(unfinished).collect());
         self.position = None;
@@ -295,7 +335,7 @@ impl Ingest {
         match observation {
             Observation::Scope { slot: published, scope } => self.scope(published, scope, out),
             Observation::ReplicaUp { replica: published, replica_id, address } => {
-                self.replica_up(published, replica_id, address, None, out);
+                self.replica_up(published, replica_id, address, None, now_ms, out);
             }
             Observation::ReplicaComplete { replica } => {
                 out.push(Observation::ReplicaComplete { replica: self.known(replica)?.slot });
@@ -307,7 +347,7 @@ impl Ingest {
             Observation::Cleared { replica: published } => {
                 let Published { replica_id, address, stats, .. } =
                     self.replicas.remove(&published).ok_or(Violation::UnknownNumber)?;
-                let replica = self.replica_up(published, replica_id, address, stats, out);
+                let replica = self.replica_up(published, replica_id, address, stats, now_ms, out);
                 out.push(Observation::ReplicaComplete { replica });
             }
             Observation::Stats { replica, stats } => {
@@ -368,6 +408,7 @@ impl Ingest {
         replica_id: String,
         address: String,
         stats: Option<ReplicaStats>,
+        now_ms: u64,
         out: &mut Vec<Observation>,
     ) -> ReplicaSlot {
         let replica = ReplicaSlot(self.next_replica);
@@ -377,6 +418,7 @@ impl Ingest {
         out.extend(stats.map(|stats| Observation::Stats { replica, stats }));
         for older in self.replicas.values_mut().filter(|older| older.replica_id == replica_id) {
             older.superseded = true;
+            self.replaced.entry(older.slot).or_insert(now_ms);
         }
         self.replicas.insert(published, Published { slot: replica, replica_id, address, stats, superseded: false });
         replica
@@ -418,6 +460,20 @@ impl std::fmt::Display for Violation {
 }
 
 impl std::error::Error for Violation {}
+
+/// Generations that are followed by a newer one of the same replica.
+fn older_generations(index: &Index) -> impl Iterator<Item = ReplicaSlot> {
+    let mut newest: HashMap<&str, ReplicaSlot> = HashMap::new();
+    for (slot, replica) in index.dictionary().replicas() {
+        let newest = newest.entry(&*replica.replica_id).or_insert(slot);
+        *newest = slot.max(*newest);
+    }
+    index
+        .dictionary()
+        .replicas()
+        .filter(move |(slot, replica)| newest.get(&*replica.replica_id).is_some_and(|newest| newest > slot))
+        .map(|(slot, _)| slot)
+}
 
 fn pairs_of(records: &[Observation]) -> u64 {
     records

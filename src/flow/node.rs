@@ -302,7 +302,12 @@ impl Leading {
                 checkpoint: Checkpoint::new(index, head),
                 scrub: Scrub::default(),
                 unreadable_to: 0,
-                ingest: Ingest::new(head, index, config.limits.max_index_entries as u64),
+                ingest: Ingest::new(
+                    head,
+                    index,
+                    config.limits.max_index_entries as u64,
+                    config.freshness.stale_after_ms,
+                ),
                 observer: Observer::new(),
                 committed_ms: 0,
                 refused: Refused::default(),

@@ -17,7 +17,7 @@ struct Leader {
 impl Leader {
     fn new(max_pairs: u64) -> Leader {
         let index = Index::new(2);
-        let ingest = Ingest::new(&Head::new(Incarnation(1), 1, 3, 8), &index, max_pairs);
+        let ingest = Ingest::new(&Head::new(Incarnation(1), 1, 3, 8), &index, max_pairs, 500);
         Leader { ingest, index, committed: 0, number: 0 }
     }
 
@@ -197,4 +197,19 @@ fn blocks_of_more_scopes_than_a_log_may_name_are_not_taken() {
     leader.commit();
     assert_eq!(leader.ingest.take_refused(), Refused { scopes: 3, ..Refused::default() });
     assert_eq!(leader.pairs(), 2);
+}
+
+#[test]
+fn a_generation_whose_successor_does_not_get_complete_ends_in_time() {
+    let mut leader = Leader::new(10);
+    leader.reset(vec![scope(1, ""), up(1), stored(1, 0..2), complete(1)]);
+    leader.reset(vec![scope(1, ""), up(1)]);
+    assert_eq!(leader.pairs(), 2, "it serves while its successor arrives");
+    for (at_ms, pairs) in [(HEARD.at_ms + 500, 2), (HEARD.at_ms + 501, 0)] {
+        let message = StreamMessage { number: 9, epoch: 7, sequence: 0, body: StreamBody::Heartbeat };
+        leader.ingest.accept(message, &leader.index, Heard { at_ms, ..HEARD }).unwrap();
+        leader.commit();
+        assert_eq!(leader.pairs(), pairs);
+    }
+    assert_eq!(leader.index.dictionary().replicas().count(), 1, "the successor goes on arriving");
 }

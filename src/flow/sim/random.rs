@@ -534,7 +534,8 @@ impl Sim {
 
     /// The oldest time at which a credited block may last have been held.
     fn oldest_allowed_ns(&self) -> u64 {
-        let window_ns = STALE_AFTER_MS * 1_000_000 + UNDER_WAY_NS + SLACK_NS;
+        // A generation that waits for its successor, and then a hub that falls silent.
+        let window_ns = 2 * STALE_AFTER_MS * 1_000_000 + UNDER_WAY_NS + SLACK_NS;
         let mut oldest_ns = self.now_ns().saturating_sub(window_ns);
         // Setting the clock back begins a staleness anew.
         for set_back_ns in self.set_back_at_ns.iter().rev() {

@@ -187,7 +187,7 @@ fn print_what_to_try(stack: &Stack) {
          \"max_tokens\": 8, \"prompt\": ['$(seq -s, 1 320)']}}'\n"
     );
     println!("What the filter counts, what the hub knows, what an engine was asked, what Envoy logs:\n");
-    println!("  curl -s {} | grep inferencecache", stack.admin_url("/stats/prometheus"));
+    println!("  curl -s {} | grep -E '^(inferencecache|warmroute)'", stack.admin_url("/stats/prometheus"));
     println!("  curl -s http://{hub}/state");
     println!("  curl -s {}/debug/requests", stack.engine_url(0));
     println!("  tail -f {}\n", stack.folder().join("envoy.log").display());

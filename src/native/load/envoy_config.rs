@@ -255,6 +255,14 @@ mod tests {
     }
 
     #[test]
+    fn the_filter_accepts_the_plugin_configuration() {
+        let mut config = shipped(&addresses(), Path::new("/m.wasm")).unwrap();
+        let value = at(filter(&mut config).unwrap(), "typed_config.config.configuration.value").unwrap();
+        let plugin = crate::config::FilterConfig::from_json(value.as_str().unwrap().as_bytes()).unwrap();
+        assert_eq!(plugin.hub_cluster, HUB);
+    }
+
+    #[test]
     fn the_plain_listener_has_no_filter_and_its_own_port() {
         let mut config = shipped(&addresses(), Path::new("/m.wasm")).unwrap();
         add_plain_listener(&mut config, addresses().plain).unwrap();

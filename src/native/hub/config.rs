@@ -1,0 +1,358 @@
+//! The hub's configuration: YAML, then the fields as written, then [`HubConfig`] that can be trusted.
+//!
+//! Every default is named here. A configuration is refused as a whole, with one line for each thing that is wrong.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hyper::Uri;
+use serde::Deserialize;
+
+use super::problems::{Problems, http_url, is_host_and_port};
+use crate::fingerprint::BlockSize;
+
+/// Defaults of the optional fields.
+pub mod defaults {
+    /// `listen.grpc`.
+    pub const GRPC: &str = "127.0.0.1:9090";
+    /// `listen.http`.
+    pub const HTTP: &str = "127.0.0.1:8081";
+    /// `replicas[].tenant`.
+    pub const TENANT: &str = "default";
+    /// `replicas[].hash_scheme`.
+    pub const HASH_SCHEME: &str = "vllm";
+    /// `scrape_interval_ms`.
+    pub const SCRAPE_INTERVAL_MS: u64 = 500;
+    /// `pressure_ceiling`, in requests: vLLM's usual `max_num_seqs`.
+    pub const PRESSURE_CEILING: u64 = 256;
+    /// `heartbeat_ms`.
+    pub const HEARTBEAT_MS: u64 = 1_000;
+    /// `resume_buffer_bytes`.
+    pub const RESUME_BUFFER_BYTES: u64 = 64 * 1024 * 1024;
+    /// `acknowledge_timeout_ms`.
+    pub const ACKNOWLEDGE_TIMEOUT_MS: u64 = 30_000;
+    /// `events.reconnect_min_ms`.
+    pub const RECONNECT_MIN_MS: u64 = 50;
+    /// `events.reconnect_max_ms`.
+    pub const RECONNECT_MAX_MS: u64 = 1_000;
+    /// `events.continuity_grace_ms`.
+    pub const CONTINUITY_GRACE_MS: u64 = 1_000;
+    /// `events.replay_timeout_ms`.
+    pub const REPLAY_TIMEOUT_MS: u64 = 2_000;
+    /// `events.replay_cooldown_ms`.
+    pub const REPLAY_COOLDOWN_MS: u64 = 10_000;
+    /// `events.verify_idle_ms`.
+    pub const VERIFY_IDLE_MS: u64 = 5_000;
+}
+
+/// The most replicas.
+const MAX_REPLICAS: usize = 4_096;
+
+/// A valid configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubConfig {
+    /// Where the Observe stream is served.
+    pub grpc: SocketAddr,
+    /// Where metrics, health and state are served.
+    pub http: SocketAddr,
+    /// The replicas to follow.
+    pub replicas: Vec<ReplicaConfig>,
+    /// How often a replica's `/metrics` is read.
+    pub scrape_interval: Duration,
+    /// Running and waiting requests at which a replica counts as saturated.
+    pub pressure_ceiling: u64,
+    /// The longest silence on a stream.
+    pub heartbeat: Duration,
+    /// The most bytes of past changes kept for subscribers that come back.
+    pub resume_buffer_bytes: usize,
+    /// A subscriber that has a full window and acknowledges nothing for this long is closed.
+    pub acknowledge_timeout: Duration,
+    /// How engines' events are followed.
+    pub events: EventsConfig,
+}
+
+/// One replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaConfig {
+    /// Its id.
+    pub id: String,
+    /// `host:port` as Envoy knows it.
+    pub address: String,
+    /// The engine's event publisher.
+    pub kv_events: String,
+    /// The engine's replay socket.
+    pub kv_replay: Option<String>,
+    /// The prefix of the topics to subscribe to; empty for all.
+    pub topic: String,
+    /// The URL of the engine's metrics.
+    pub metrics: Uri,
+    /// The model, as requests name it.
+    pub model: String,
+    /// The tenant.
+    pub tenant: String,
+    /// The tag that requests' keys must carry.
+    pub hash_scheme: String,
+    /// Tokens in a full block; `None` to learn it from the events.
+    pub block_size: Option<BlockSize>,
+}
+
+/// How engines' events are followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventsConfig {
+    /// The first pause before connecting again; doubles up to `reconnect_max`.
+    pub reconnect_min: Duration,
+    /// The longest pause before connecting again.
+    pub reconnect_max: Duration,
+    /// After a lost connection the replica is cleared unless it is proved within this time that no event was missed.
+    pub continuity_grace: Duration,
+    /// The longest silence inside a replay.
+    pub replay_timeout: Duration,
+    /// After a replay without an answer none is asked for in this time.
+    pub replay_cooldown: Duration,
+    /// After this long without events a replay checks that none were missed.
+    pub verify_idle: Duration,
+}
+
+/// What is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidConfig {
+    /// One line each.
+    pub problems: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConfig {
+    #[serde(default)]
+    listen: RawListen,
+    replicas: Vec<RawReplica>,
+    scrape_interval_ms: Option<u64>,
+    pressure_ceiling: Option<u64>,
+    heartbeat_ms: Option<u64>,
+    resume_buffer_bytes: Option<u64>,
+    acknowledge_timeout_ms: Option<u64>,
+    #[serde(default)]
+    events: RawEvents,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawListen {
+    grpc: Option<String>,
+    http: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawReplica {
+    id: String,
+    address: String,
+    kv_events: String,
+    kv_replay: Option<String>,
+    #[serde(default)]
+    topic: String,
+    metrics: Option<String>,
+    model: String,
+    tenant: Option<String>,
+    hash_scheme: Option<String>,
+    block_size: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEvents {
+    reconnect_min_ms: Option<u64>,
+    reconnect_max_ms: Option<u64>,
+    continuity_grace_ms: Option<u64>,
+    replay_timeout_ms: Option<u64>,
+    replay_cooldown_ms: Option<u64>,
+    verify_idle_ms: Option<u64>,
+}
+
+// === impl HubConfig ===
+
+impl HubConfig {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// When it is not YAML of the expected shape, or values are not allowed.
+    pub fn from_yaml(text: &str) -> Result<HubConfig, InvalidConfig> {
+        let raw: RawConfig =
+            serde_norway::from_str(text).map_err(|error| InvalidConfig { problems: vec![error.to_string()] })?;
+        let mut problems = Problems::default();
+        let config = validated(raw, &mut problems);
+        match config {
+            Some(config) if problems.is_empty() => Ok(config),
+            _ => Err(InvalidConfig { problems: problems.into_lines() }),
+        }
+    }
+}
+
+fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
+    let grpc = problems.listener("listen.grpc", raw.listen.grpc.as_deref().unwrap_or(defaults::GRPC));
+    let http = problems.listener("listen.http", raw.listen.http.as_deref().unwrap_or(defaults::HTTP));
+    let minute = 60_000;
+    let scrape_interval =
+        problems.millis("scrape_interval_ms", raw.scrape_interval_ms, defaults::SCRAPE_INTERVAL_MS, 50, minute);
+    let pressure_ceiling =
+        problems.number("pressure_ceiling", raw.pressure_ceiling, defaults::PRESSURE_CEILING, 1, 1_000_000);
+    let heartbeat = problems.millis("heartbeat_ms", raw.heartbeat_ms, defaults::HEARTBEAT_MS, 50, minute);
+    let gibibyte = 1 << 30;
+    let buffer = raw.resume_buffer_bytes;
+    let resume_buffer_bytes =
+        problems.number("resume_buffer_bytes", buffer, defaults::RESUME_BUFFER_BYTES, 0, 16 * gibibyte);
+    let acknowledge_timeout = raw.acknowledge_timeout_ms;
+    let acknowledge_timeout = problems.millis(
+        "acknowledge_timeout_ms",
+        acknowledge_timeout,
+        defaults::ACKNOWLEDGE_TIMEOUT_MS,
+        100,
+        60 * minute,
+    );
+    let events = events(&raw.events, problems);
+    let replicas = replicas(raw.replicas, problems);
+    Some(HubConfig {
+        grpc: grpc?,
+        http: http?,
+        replicas,
+        scrape_interval,
+        pressure_ceiling,
+        heartbeat,
+        resume_buffer_bytes: usize::try_from(resume_buffer_bytes).unwrap_or(usize::MAX),
+        acknowledge_timeout,
+        events,
+    })
+}
+
+fn events(raw: &RawEvents, problems: &mut Problems) -> EventsConfig {
+    let minute = 60_000;
+    let mut millis = |name: &str, value, default, least| {
+        problems.millis(&format!("events.{name}"), value, default, least, 10 * minute)
+    };
+    let events = EventsConfig {
+        reconnect_min: millis("reconnect_min_ms", raw.reconnect_min_ms, defaults::RECONNECT_MIN_MS, 1),
+        reconnect_max: millis("reconnect_max_ms", raw.reconnect_max_ms, defaults::RECONNECT_MAX_MS, 1),
+        continuity_grace: millis("continuity_grace_ms", raw.continuity_grace_ms, defaults::CONTINUITY_GRACE_MS, 1),
+        replay_timeout: millis("replay_timeout_ms", raw.replay_timeout_ms, defaults::REPLAY_TIMEOUT_MS, 10),
+        replay_cooldown: millis("replay_cooldown_ms", raw.replay_cooldown_ms, defaults::REPLAY_COOLDOWN_MS, 0),
+        verify_idle: millis("verify_idle_ms", raw.verify_idle_ms, defaults::VERIFY_IDLE_MS, 100),
+    };
+    if events.reconnect_max < events.reconnect_min {
+        let (max, min) = (events.reconnect_max.as_millis(), events.reconnect_min.as_millis());
+        problems.add("events.reconnect_max_ms", max, &format!("at least reconnect_min_ms, which is {min}"));
+    }
+    events
+}
+
+fn replicas(raw: Vec<RawReplica>, problems: &mut Problems) -> Vec<ReplicaConfig> {
+    if raw.is_empty() || raw.len() > MAX_REPLICAS {
+        problems.add("replicas", format!("{} entries", raw.len()), &format!("1 to {MAX_REPLICAS}"));
+    }
+    let mut ids = HashSet::new();
+    let mut replicas = Vec::with_capacity(raw.len());
+    for (at, raw) in raw.into_iter().enumerate() {
+        if !ids.insert(raw.id.clone()) {
+            problems.add(&format!("replicas[{at}].id"), &raw.id, "an id that no other replica has");
+        }
+        replicas.push(replica(at, raw, problems));
+    }
+    replicas
+}
+
+fn replica(at: usize, raw: RawReplica, problems: &mut Problems) -> ReplicaConfig {
+    let field = |name: &str| format!("replicas[{at}].{name}");
+    let metrics = raw.metrics.unwrap_or_else(|| format!("http://{}/metrics", raw.address));
+    let tenant = raw.tenant.unwrap_or_else(|| defaults::TENANT.to_owned());
+    let hash_scheme = raw.hash_scheme.unwrap_or_else(|| defaults::HASH_SCHEME.to_owned());
+    for (name, value) in [("id", &raw.id), ("model", &raw.model), ("tenant", &tenant), ("hash_scheme", &hash_scheme)] {
+        problems.name(&field(name), value);
+    }
+    if !is_host_and_port(&raw.address) {
+        problems.add(&field("address"), &raw.address, "host:port with a port of 1 to 65535, IPv6 in brackets");
+    }
+    problems.endpoint(&field("kv_events"), &raw.kv_events);
+    if let Some(endpoint) = &raw.kv_replay {
+        problems.endpoint(&field("kv_replay"), endpoint);
+    }
+    let metrics = http_url(&metrics).unwrap_or_else(|| {
+        problems.add(&field("metrics"), &metrics, "an http:// URL");
+        Uri::default()
+    });
+    let block_size = raw.block_size.and_then(|tokens| match BlockSize::try_new(tokens) {
+        Ok(block_size) => Some(block_size),
+        Err(_) => {
+            problems.add(&field("block_size"), tokens, &format!("1 to {} tokens", BlockSize::MAX));
+            None
+        }
+    });
+    ReplicaConfig {
+        id: raw.id,
+        address: raw.address,
+        kv_events: raw.kv_events,
+        kv_replay: raw.kv_replay,
+        topic: raw.topic,
+        metrics,
+        model: raw.model,
+        tenant,
+        hash_scheme,
+        block_size,
+    }
+}
+
+impl std::fmt::Display for InvalidConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.problems.join("\n"))
+    }
+}
+
+impl std::error::Error for InvalidConfig {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPLICA: &str = "{id: a, address: 'localhost:8000', kv_events: 'tcp://localhost:5557', model: m}";
+
+    #[test]
+    fn a_minimal_configuration_has_every_default() {
+        let config = HubConfig::from_yaml(&format!("replicas: [{REPLICA}]")).unwrap();
+        let replica = &config.replicas[0];
+        assert_eq!(replica.metrics, "http://localhost:8000/metrics");
+        assert_eq!((replica.tenant.as_str(), replica.hash_scheme.as_str()), ("default", "vllm"));
+        assert_eq!(config.grpc.to_string(), defaults::GRPC);
+        assert_eq!(config.heartbeat, Duration::from_secs(1));
+        assert_eq!(config.events.reconnect_max, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn each_wrong_value_is_one_line_with_field_value_and_what_is_allowed() {
+        let yaml = format!(
+            "listen: {{grpc: nowhere}}\nheartbeat_ms: 0\nevents: {{reconnect_min_ms: 500, reconnect_max_ms: 100}}\n\
+             replicas: [{REPLICA}, {{id: a, address: '::1:80000', kv_events: 'ipc://x', model: '', block_size: 0, \
+             metrics: 'https://x/'}}]"
+        );
+        let problems = HubConfig::from_yaml(&yaml).unwrap_err().problems;
+        let expected = [
+            "listen.grpc is `nowhere`, allowed is ip:port, IPv6 in brackets",
+            "heartbeat_ms is `0`, allowed is 50 to 60000",
+            "events.reconnect_max_ms is `100`, allowed is at least reconnect_min_ms, which is 500",
+            "replicas[1].id is `a`, allowed is an id that no other replica has",
+            "replicas[1].model is ``, allowed is 1 to 256 bytes",
+            "replicas[1].address is `::1:80000`, allowed is host:port with a port of 1 to 65535, IPv6 in brackets",
+            "replicas[1].kv_events is `ipc://x`, allowed is tcp://host:port with a port of 1 to 65535",
+            "replicas[1].metrics is `https://x/`, allowed is an http:// URL",
+            "replicas[1].block_size is `0`, allowed is 1 to 65536 tokens",
+        ];
+        assert_eq!(problems, expected);
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_by_name() {
+        let problems = HubConfig::from_yaml(&format!("replicas: [{REPLICA}]\nheartbeats: 1")).unwrap_err().problems;
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].contains("heartbeats"), "{problems:?}");
+        assert!(HubConfig::from_yaml("replicas: []").is_err());
+        assert!(HubConfig::from_yaml("").is_err());
+    }
+}

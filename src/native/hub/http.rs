@@ -1,0 +1,76 @@
+//! The HTTP side, for operators: `/metrics`, `/healthz`, `/readyz`, `/state`.
+//!
+//! `/healthz` answers 200 while the process runs. `/readyz` answers 200 once of every replica is known all that can be: it
+//! was caught up with, or could not be reached in time. `/state` is a small JSON object.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+use super::metrics::{CONTENT_TYPE, Metrics, ReplicaMetrics};
+use super::state::HubState;
+
+/// What the handlers read.
+#[derive(Clone)]
+pub struct Operations {
+    /// The hub's state.
+    pub state: Arc<HubState>,
+    /// The hub's metrics.
+    pub metrics: Arc<Metrics>,
+    /// Each replica's metrics, in the order of the configuration.
+    pub replicas: Arc<[ReplicaMetrics]>,
+}
+
+/// The routes.
+pub fn router(operations: Operations) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/state", get(state))
+        .with_state(operations)
+}
+
+async fn metrics(State(operations): State<Operations>) -> Response {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], operations.metrics.text(&operations.state)).into_response()
+}
+
+async fn ready(State(operations): State<Operations>) -> (StatusCode, &'static str) {
+    if operations.state.is_complete() {
+        (StatusCode::OK, "ready\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "replicas are being caught up with\n")
+    }
+}
+
+async fn state(State(operations): State<Operations>) -> Json<Value> {
+    let replicas: Vec<Value> = operations
+        .state
+        .view()
+        .into_iter()
+        .zip(operations.replicas.iter())
+        .map(|(view, metrics)| {
+            json!({
+                "id": view.id,
+                "address": view.address,
+                "connected": metrics.connected.get() == 1,
+                "complete": view.complete,
+                "blocks": view.blocks,
+                "event_sequence": metrics.last_sequence.get(),
+                "pressure": view.stats.map(|stats| stats.pressure),
+                "hit_rate": view.stats.map(|stats| stats.hit_rate),
+            })
+        })
+        .collect();
+    Json(json!({
+        "epoch": operations.state.epoch(),
+        "sequence": operations.state.sequence(),
+        "subscribers": operations.metrics.subscribers(),
+        "replicas": replicas,
+    }))
+}

@@ -1,0 +1,213 @@
+//! The hub's own metrics, in Prometheus' OpenMetrics text.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::replica_cache::Tally;
+use super::state::HubState;
+use crate::native::engine::SkipReason;
+
+/// The content type of [`Metrics::text`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Which replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReplicaLabel {
+    replica: String,
+}
+
+/// Which replica, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    replica: String,
+    reason: &'static str,
+}
+
+/// All metrics of one hub.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    registry: Registry,
+    messages: Family<ReplicaLabel, Counter>,
+    blocks_stored: Family<ReplicaLabel, Counter>,
+    blocks_removed: Family<ReplicaLabel, Counter>,
+    skipped: Family<ReasonLabel, Counter>,
+    gaps: Family<ReplicaLabel, Counter>,
+    replays: Family<ReplicaLabel, Counter>,
+    replays_failed: Family<ReplicaLabel, Counter>,
+    restarts: Family<ReplicaLabel, Counter>,
+    clears: Family<ReplicaLabel, Counter>,
+    connections_lost: Family<ReplicaLabel, Counter>,
+    scrapes_failed: Family<ReplicaLabel, Counter>,
+    connected: Family<ReplicaLabel, Gauge>,
+    event_sequence: Family<ReplicaLabel, Gauge>,
+    blocks_held: Family<ReplicaLabel, Gauge>,
+    pressure: Family<ReplicaLabel, Gauge<f64, AtomicU64>>,
+    subscribers: Gauge,
+    resets: Counter,
+    resumes: Counter,
+    subscribers_dropped: Counter,
+    sequence: Gauge,
+}
+
+/// The metrics of one replica.
+#[derive(Clone, Debug)]
+pub struct ReplicaMetrics {
+    replica: String,
+    messages: Counter,
+    blocks_stored: Counter,
+    blocks_removed: Counter,
+    skipped: Family<ReasonLabel, Counter>,
+    clears: Counter,
+    /// Messages found to be missing.
+    pub gaps: Counter,
+    /// Replays asked for.
+    pub replays: Counter,
+    /// Replays without an answer, or with an incomplete one.
+    pub replays_failed: Counter,
+    /// Engines found to have started over.
+    pub restarts: Counter,
+    /// Connections to the publisher that ended.
+    pub connections_lost: Counter,
+    /// Failed reads of the engine's metrics.
+    pub scrapes_failed: Counter,
+    /// 1 while connected to the publisher.
+    pub connected: Gauge,
+    /// The number of the last event message applied; -1 before the first.
+    pub last_sequence: Gauge,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// All metrics at 0.
+    pub fn new() -> Metrics {
+        let mut metrics = Metrics::default();
+        let mut registry = Registry::with_prefix("warmroute_hub");
+        let mut add = |name: &str, help: &str, family: &Family<ReplicaLabel, Counter>| {
+            registry.register(name, help, family.clone());
+        };
+        add("messages", "Event messages applied", &metrics.messages);
+        add("blocks_stored", "Blocks credited, or credited again", &metrics.blocks_stored);
+        add("blocks_removed", "Blocks no longer credited because the engine removed them", &metrics.blocks_removed);
+        add("gaps", "Times that event messages were missing", &metrics.gaps);
+        add("replays", "Replays asked for", &metrics.replays);
+        add("replays_failed", "Replays without a complete answer", &metrics.replays_failed);
+        add("restarts", "Times that an engine was found to have started over", &metrics.restarts);
+        add("clears", "Times that a replica's blocks were all given up", &metrics.clears);
+        add("connections_lost", "Connections to an event publisher that ended", &metrics.connections_lost);
+        add("scrapes_failed", "Failed reads of an engine's metrics", &metrics.scrapes_failed);
+        let help = "Blocks, events or batches that were not credited, by reason";
+        registry.register("skipped", help, metrics.skipped.clone());
+        registry.register("connected", "1 while connected to the event publisher", metrics.connected.clone());
+        let help = "Number of the last event message applied, -1 before the first";
+        registry.register("event_sequence", help, metrics.event_sequence.clone());
+        registry.register("blocks_held", "Blocks credited now", metrics.blocks_held.clone());
+        registry.register("pressure", "Load, 0 to 1", metrics.pressure.clone());
+        registry.register("subscribers", "Observe streams open now", metrics.subscribers.clone());
+        registry.register("resets", "Observe streams that began with the full state", metrics.resets.clone());
+        registry.register("resumes", "Observe streams that went on where they stopped", metrics.resumes.clone());
+        let help = "Observe streams closed because the subscriber was too slow";
+        registry.register("subscribers_dropped", help, metrics.subscribers_dropped.clone());
+        registry.register("sequence", "The latest sequence", metrics.sequence.clone());
+        metrics.registry = registry;
+        metrics
+    }
+
+    /// The metrics of the replica with this id.
+    pub fn replica(&self, id: &str) -> ReplicaMetrics {
+        let label = ReplicaLabel { replica: id.to_owned() };
+        let last_sequence = self.event_sequence.get_or_create_owned(&label);
+        last_sequence.set(-1);
+        ReplicaMetrics {
+            replica: id.to_owned(),
+            messages: self.messages.get_or_create_owned(&label),
+            blocks_stored: self.blocks_stored.get_or_create_owned(&label),
+            blocks_removed: self.blocks_removed.get_or_create_owned(&label),
+            skipped: self.skipped.clone(),
+            clears: self.clears.get_or_create_owned(&label),
+            gaps: self.gaps.get_or_create_owned(&label),
+            replays: self.replays.get_or_create_owned(&label),
+            replays_failed: self.replays_failed.get_or_create_owned(&label),
+            restarts: self.restarts.get_or_create_owned(&label),
+            connections_lost: self.connections_lost.get_or_create_owned(&label),
+            scrapes_failed: self.scrapes_failed.get_or_create_owned(&label),
+            connected: self.connected.get_or_create_owned(&label),
+            last_sequence,
+        }
+    }
+
+    /// An Observe stream opened.
+    pub fn subscriber_opened(&self) {
+        self.subscribers.inc();
+    }
+
+    /// An Observe stream ended.
+    pub fn subscriber_closed(&self) {
+        self.subscribers.dec();
+    }
+
+    /// Observe streams open now.
+    pub fn subscribers(&self) -> i64 {
+        self.subscribers.get()
+    }
+
+    /// An Observe stream began with the full state.
+    pub fn reset(&self) {
+        self.resets.inc();
+    }
+
+    /// An Observe stream went on where it stopped.
+    pub fn resumed(&self) {
+        self.resumes.inc();
+    }
+
+    /// An Observe stream was closed because the subscriber was too slow.
+    pub fn subscriber_dropped(&self) {
+        self.subscribers_dropped.inc();
+    }
+
+    /// All metrics as text, with those that are read from `state`.
+    pub fn text(&self, state: &HubState) -> String {
+        self.sequence.set(i64::try_from(state.sequence()).unwrap_or(i64::MAX));
+        for view in state.view() {
+            let label = ReplicaLabel { replica: view.id };
+            self.blocks_held.get_or_create(&label).set(i64::try_from(view.blocks).unwrap_or(i64::MAX));
+            self.pressure.get_or_create(&label).set(view.stats.map_or(0.0, |stats| f64::from(stats.pressure)));
+        }
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        text
+    }
+}
+
+// === impl ReplicaMetrics ===
+
+impl ReplicaMetrics {
+    /// A message was applied, with this outcome.
+    pub fn message(&self, tally: &Tally) {
+        self.messages.inc();
+        self.count(tally);
+    }
+
+    /// Blocks changed outside a message.
+    pub fn count(&self, tally: &Tally) {
+        self.blocks_stored.inc_by(tally.stored);
+        self.blocks_removed.inc_by(tally.removed);
+        self.clears.inc_by(tally.cleared);
+        for (reason, count) in &tally.skipped {
+            self.skip(*reason, *count);
+        }
+    }
+
+    /// Something was not credited.
+    pub fn skip(&self, reason: SkipReason, count: u64) {
+        let label = ReasonLabel { replica: self.replica.clone(), reason: reason.as_str() };
+        self.skipped.get_or_create(&label).inc_by(count);
+    }
+}

@@ -1,0 +1,71 @@
+//! The gRPC side: `warmroute.v1.Observation`, a [`Subscriber`] a stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::metrics::Metrics;
+use super::state::HubState;
+use super::subscriber::{StreamLimits, Subscriber};
+use crate::wire::v1;
+use crate::wire::v1::observation_server::{Observation, ObservationServer};
+
+/// A connection is asked for a sign of life this often, so that a proxy that vanished does not hold its stream.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// How long the sign of life may take.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Messages that wait for the connection; the window bounds their bytes.
+const OUTGOING_MESSAGES: usize = 16;
+
+/// Serves Observe streams.
+pub struct ObserveService {
+    /// What is served.
+    pub state: Arc<HubState>,
+    /// Where streams are counted.
+    pub metrics: Arc<Metrics>,
+    /// How streams are served.
+    pub limits: StreamLimits,
+    /// Ends all streams.
+    pub stop: CancellationToken,
+}
+
+// === impl ObserveService ===
+
+impl ObserveService {
+    /// Serves on `listener` until stopped.
+    ///
+    /// # Errors
+    /// When the listener fails.
+    pub async fn serve(self, listener: TcpListener) -> Result<(), tonic::transport::Error> {
+        let stop = self.stop.clone();
+        Server::builder()
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .add_service(ObservationServer::new(self))
+            .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), stop.cancelled_owned())
+            .await
+    }
+}
+
+#[tonic::async_trait]
+impl Observation for ObserveService {
+    type ObserveStream = ReceiverStream<Result<v1::ObserveResponse, Status>>;
+
+    async fn observe(
+        &self,
+        request: Request<Streaming<v1::ObserveRequest>>,
+    ) -> Result<Response<Self::ObserveStream>, Status> {
+        let (outgoing, messages) = mpsc::channel(OUTGOING_MESSAGES);
+        let (state, metrics) = (Arc::clone(&self.state), Arc::clone(&self.metrics));
+        let subscriber = Subscriber::new(state, metrics, self.limits, request.into_inner(), outgoing);
+        tokio::spawn(subscriber.run(self.stop.clone()));
+        Ok(Response::new(ReceiverStream::new(messages)))
+    }
+}

@@ -1,0 +1,199 @@
+//! The two ZeroMQ sockets of an engine's publisher, as seen by one that follows it.
+//!
+//! Out: messages, and the loss of the connection as soon as it is known. The library's SUB socket would connect again by
+//! itself, with pauses of up to 30 s and without telling when; here a lost connection ends the socket, since what was
+//! published in between has to be found out before anything else is applied.
+//!
+//! Wire: live `[topic, sequence, payload]`; the request for a replay `["", first sequence]`; its answers, after an empty
+//! delimiter, `[sequence, payload]` or (from vLLM 0.26) `[topic, sequence, payload]`, the last with the sequence
+//! [`END_OF_REPLAY`]. Sequences are 8 bytes, big-endian.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::channel::mpsc;
+use tokio::time::timeout;
+use zeromq::{
+    DealerSocket, Socket, SocketEvent, SocketOptions, SocketRecv, SocketSend, SubSocket, ZmqError, ZmqMessage,
+};
+
+/// The sequence of the message that ends a replay.
+pub const END_OF_REPLAY: u64 = u64::MAX;
+
+/// One message of a publisher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Its number.
+    pub sequence: u64,
+    /// The encoded batch.
+    pub payload: Bytes,
+}
+
+/// Why nothing more comes.
+#[derive(Debug)]
+pub enum Fault {
+    /// The connection ended, or the socket failed.
+    Lost(String),
+    /// Nothing came in time.
+    Silent,
+    /// A message that is not framed as expected.
+    Malformed,
+}
+
+/// A subscription, connected once.
+pub struct Subscriber {
+    socket: SubSocket,
+    events: mpsc::Receiver<SocketEvent>,
+}
+
+/// A replay under way.
+pub struct Replay {
+    socket: DealerSocket,
+    events: mpsc::Receiver<SocketEvent>,
+}
+
+// === impl Subscriber ===
+
+impl Subscriber {
+    /// Connects and subscribes to the topics that start with `topic`.
+    ///
+    /// # Errors
+    /// When there is no connection within `limit`.
+    pub async fn connect(endpoint: &str, topic: &str, limit: Duration) -> Result<Subscriber, Fault> {
+        let mut socket = SubSocket::with_options(options(limit));
+        let events = socket.monitor();
+        socket.subscribe(topic).await?;
+        connected(&mut socket, endpoint, limit).await?;
+        Ok(Subscriber { socket, events })
+    }
+
+    /// The next message. Nothing is lost when this is dropped before it is done.
+    ///
+    /// # Errors
+    /// [`Fault::Lost`] once; [`Fault::Malformed`] for a message that can be skipped.
+    pub async fn next(&mut self) -> Result<Published, Fault> {
+        loop {
+            tokio::select! {
+                biased;
+                message = self.socket.recv() => {
+                    let message = message?;
+                    return if message.len() == 3 { published(&message) } else { Err(Fault::Malformed) };
+                }
+                event = self.events.next() => disconnected(event)?,
+            }
+        }
+    }
+}
+
+// === impl Replay ===
+
+impl Replay {
+    /// Asks for every message from `first` on.
+    ///
+    /// # Errors
+    /// When there is no connection within `limit`.
+    pub async fn request(endpoint: &str, first: u64, limit: Duration) -> Result<Replay, Fault> {
+        let mut socket = DealerSocket::with_options(options(limit));
+        let events = socket.monitor();
+        connected(&mut socket, endpoint, limit).await?;
+        let mut request = ZmqMessage::from(Bytes::new());
+        request.push_back(Bytes::copy_from_slice(&first.to_be_bytes()));
+        socket.send(request).await?;
+        Ok(Replay { socket, events })
+    }
+
+    /// The next message; `None` at the end.
+    ///
+    /// # Errors
+    /// When nothing comes within `limit`, the connection ends, or a message is malformed.
+    pub async fn next(&mut self, limit: Duration) -> Result<Option<Published>, Fault> {
+        let message = timeout(limit, self.receive()).await.map_err(|_| Fault::Silent)??;
+        if !(2..=4).contains(&message.len()) {
+            return Err(Fault::Malformed);
+        }
+        let published = published(&message)?;
+        Ok(Some(published).filter(|published| published.sequence != END_OF_REPLAY))
+    }
+
+    async fn receive(&mut self) -> Result<ZmqMessage, Fault> {
+        loop {
+            tokio::select! {
+                biased;
+                message = self.socket.recv() => return Ok(message?),
+                event = self.events.next() => disconnected(event)?,
+            }
+        }
+    }
+}
+
+fn options(connect_limit: Duration) -> SocketOptions {
+    let mut options = SocketOptions::default();
+    options.connect_timeout(connect_limit);
+    options
+}
+
+/// The library's own limit does not cover the name lookup.
+async fn connected(socket: &mut impl Socket, endpoint: &str, limit: Duration) -> Result<(), Fault> {
+    match timeout(limit, socket.connect(endpoint)).await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(Fault::Silent),
+    }
+}
+
+/// In every framing the last two frames are the sequence and the payload.
+fn published(message: &ZmqMessage) -> Result<Published, Fault> {
+    let last = message.len().saturating_sub(1);
+    let (Some(sequence), Some(payload)) = (message.get(last.saturating_sub(1)), message.get(last)) else {
+        return Err(Fault::Malformed);
+    };
+    let sequence = <[u8; 8]>::try_from(sequence.as_ref()).map_err(|_| Fault::Malformed)?;
+    Ok(Published { sequence: u64::from_be_bytes(sequence), payload: payload.clone() })
+}
+
+fn disconnected(event: Option<SocketEvent>) -> Result<(), Fault> {
+    match event {
+        Some(SocketEvent::Disconnected(_) | SocketEvent::Closed) => Err(Fault::Lost("disconnected".into())),
+        Some(_) => Ok(()),
+        None => Err(Fault::Lost("the socket has ended".into())),
+    }
+}
+
+impl From<ZmqError> for Fault {
+    fn from(error: ZmqError) -> Fault {
+        Fault::Lost(error.to_string())
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fault::Lost(why) => f.write_str(why),
+            Fault::Silent => f.write_str("no answer in time"),
+            Fault::Malformed => f.write_str("a message is not framed as [topic, 8-byte sequence, payload]"),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(frames: &[&[u8]]) -> ZmqMessage {
+        let frames: Vec<Bytes> = frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
+        ZmqMessage::try_from(frames).unwrap()
+    }
+
+    #[test]
+    fn every_framing_ends_in_sequence_and_payload() {
+        let sequence = 5_u64.to_be_bytes();
+        for frames in [vec![&b""[..], &sequence, b"p"], vec![b"", b"topic", &sequence, b"p"], vec![&sequence, b"p"]] {
+            let published = published(&message(&frames)).unwrap();
+            assert_eq!((published.sequence, published.payload.as_ref()), (5, &b"p"[..]));
+        }
+        assert!(matches!(published(&message(&[b"", b"short", b"p"])), Err(Fault::Malformed)));
+        assert!(matches!(published(&message(&[b"one"])), Err(Fault::Malformed)));
+    }
+}

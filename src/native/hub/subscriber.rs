@@ -1,0 +1,310 @@
+//! One Observe stream, from the subscriber's first message to its end.
+//!
+//! In: the subscriber's messages and the hub's state. Out: the stream as `observation.proto` promises it: resumed or
+//! reset, then deltas without gaps and heartbeats; messages of at most [`MAX_MESSAGE_BYTES`], and no more under way than
+//! the [`Window`] allows. A subscriber whose position leaves the hub's ring while it is served is closed with
+//! `OUT_OF_RANGE`, since only a new subscription may reset it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use prost::Message;
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+use tracing::info;
+
+use super::metrics::Metrics;
+use super::ring::Numbered;
+use super::scope_filter::ScopeFilter;
+use super::snapshot::Snapshot;
+use super::state::HubState;
+use super::window::Window;
+use crate::observation::{Observation, StreamBody, StreamMessage, SubscriberMessage, Subscription};
+use crate::wire::{MAX_MESSAGE_BYTES, fact_to_proto, stream_message_to_proto, subscriber_message_from_proto, v1};
+
+/// How long the first message may take.
+const SUBSCRIBE_LIMIT: Duration = Duration::from_secs(10);
+/// How long the status at the end may wait for room.
+const LAST_WORD_LIMIT: Duration = Duration::from_millis(300);
+/// What a message has besides its facts, at most: its numbers, and the headers of nested messages.
+const MESSAGE_OVERHEAD_BYTES: usize = 64;
+/// What a fact has besides its bytes, at most: a tag and a length.
+const FACT_OVERHEAD_BYTES: usize = 4;
+/// Room for facts in a message.
+const FACTS_BYTES: usize = MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES;
+
+/// What the stream to the subscriber takes.
+pub type Outgoing = mpsc::Sender<Result<v1::ObserveResponse, Status>>;
+
+/// How streams are served.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamLimits {
+    /// The longest silence.
+    pub heartbeat: Duration,
+    /// The longest time without room in the window.
+    pub acknowledge_timeout: Duration,
+}
+
+/// One stream.
+pub struct Subscriber {
+    state: Arc<HubState>,
+    metrics: Arc<Metrics>,
+    limits: StreamLimits,
+    incoming: Streaming<v1::ObserveRequest>,
+    outgoing: Outgoing,
+    window: Window,
+    filter: ScopeFilter,
+    /// The subscriber's position once it applied every message sent.
+    position: u64,
+    /// The last change that was looked at; those after the position were not asked for.
+    looked_at: u64,
+    heartbeat_at: Instant,
+}
+
+/// Observations of a reset on their way into a message.
+#[derive(Debug, Default)]
+struct ChunkBuilder {
+    observations: Vec<Observation>,
+    bytes: usize,
+}
+
+// === impl Subscriber ===
+
+impl Subscriber {
+    /// A stream that has not begun.
+    pub fn new(
+        state: Arc<HubState>,
+        metrics: Arc<Metrics>,
+        limits: StreamLimits,
+        incoming: Streaming<v1::ObserveRequest>,
+        outgoing: Outgoing,
+    ) -> Subscriber {
+        Subscriber {
+            state,
+            metrics,
+            limits,
+            incoming,
+            outgoing,
+            window: Window::default(),
+            filter: ScopeFilter::default(),
+            position: 0,
+            looked_at: 0,
+            heartbeat_at: Instant::now() + limits.heartbeat,
+        }
+    }
+
+    /// Serves the stream until it ends or `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        self.metrics.subscriber_opened();
+        let outgoing = self.outgoing.clone();
+        let ended = tokio::select! {
+            () = stop.cancelled() => Err(Status::unavailable("the hub is shutting down")),
+            () = outgoing.closed() => Ok(()),
+            ended = self.serve() => ended,
+        };
+        self.metrics.subscriber_closed();
+        if let Err(status) = ended {
+            info!("stream ended: {} {}", status.code(), status.message());
+            // A subscriber that does not read learns of the end from the connection's.
+            let _ = timeout(LAST_WORD_LIMIT, outgoing.send(Err(status))).await;
+        }
+    }
+
+    async fn serve(&mut self) -> Result<(), Status> {
+        let subscription = self.subscription().await?;
+        let mut sequence = self.state.watch();
+        self.filter = ScopeFilter::new(&subscription);
+        self.begin(&subscription).await?;
+        loop {
+            self.send_changes().await?;
+            let next = tokio::select! {
+                request = self.incoming.next() => self.heard(request).map(|more| more.then_some(())),
+                changed = has_changed(&mut sequence, self.looked_at) => Ok(changed),
+                () = sleep_until(self.heartbeat_at) => self.keep_alive().await.map(Some),
+            };
+            if next?.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn subscription(&mut self) -> Result<Subscription, Status> {
+        let first = timeout(SUBSCRIBE_LIMIT, self.incoming.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no `subscribe` came"))??;
+        let first = first.ok_or_else(|| Status::invalid_argument("the stream ended before `subscribe`"))?;
+        match subscriber_message_from_proto(first) {
+            Ok(SubscriberMessage::Subscribe(subscription)) => Ok(subscription),
+            Ok(SubscriberMessage::Acknowledge(_)) => {
+                Err(Status::invalid_argument("the first message is `acknowledge`, must be `subscribe`"))
+            }
+            Err(malformed) => Err(Status::invalid_argument(malformed.to_string())),
+        }
+    }
+
+    /// Resumes where the subscriber stopped, if that is in this history and still in the ring; else resets.
+    async fn begin(&mut self, subscription: &Subscription) -> Result<(), Status> {
+        let position = subscription.sequence;
+        // At 0 a reset may have been cut off, with replicas still to be told gone.
+        let resumes = subscription.epoch == self.state.epoch() && position > 0 && self.state.after(position, 0).is_ok();
+        let Subscription { node_id, version, epoch, .. } = subscription;
+        info!(node_id, version, epoch, position, resumes, "subscribed");
+        if resumes {
+            self.metrics.resumed();
+            // A later scope is told when its announcement passes.
+            self.state.scopes().iter().for_each(|(slot, scope)| self.filter.learn(*slot, scope));
+            (self.position, self.looked_at) = (position, position);
+            return self.send(StreamBody::Resumed).await;
+        }
+        self.metrics.reset();
+        let snapshot = self.state.snapshot();
+        (self.position, self.looked_at) = (snapshot.sequence, snapshot.sequence);
+        self.send_snapshot(snapshot).await
+    }
+
+    async fn send_snapshot(&mut self, snapshot: Snapshot) -> Result<(), Status> {
+        self.send(StreamBody::Reset).await?;
+        let mut chunk = ChunkBuilder::default();
+        for (slot, scope) in snapshot.scopes {
+            self.send_in_chunks(Observation::Scope { slot, scope }, &mut chunk).await?;
+        }
+        for replica in snapshot.replicas {
+            // Sorting millions of blocks into runs takes long enough to hold up other tasks.
+            let observations = spawn_blocking(|| replica.into_observations().collect::<Vec<_>>());
+            let observations = observations.await.map_err(|error| Status::internal(error.to_string()))?;
+            for observation in observations {
+                self.send_in_chunks(observation, &mut chunk).await?;
+            }
+        }
+        if let Some(last) = chunk.take() {
+            self.send(last).await?;
+        }
+        self.send(StreamBody::ResetComplete).await
+    }
+
+    /// Adds an observation to the chunk, which is sent first if it is full.
+    async fn send_in_chunks(&mut self, observation: Observation, chunk: &mut ChunkBuilder) -> Result<(), Status> {
+        if !self.filter.admits(&observation) {
+            return Ok(());
+        }
+        let bytes = fact_to_proto(&observation).encoded_len() + FACT_OVERHEAD_BYTES;
+        if chunk.bytes + bytes > FACTS_BYTES
+            && let Some(full) = chunk.take()
+        {
+            self.send(full).await?;
+        }
+        chunk.bytes += bytes;
+        chunk.observations.push(observation);
+        Ok(())
+    }
+
+    /// Sends what has changed, in as few messages as possible.
+    async fn send_changes(&mut self) -> Result<(), Status> {
+        loop {
+            let changes = self.state.after(self.looked_at, FACTS_BYTES).map_err(|_| {
+                self.metrics.subscriber_dropped();
+                Status::out_of_range("the position has left the hub's buffer: subscribe again")
+            })?;
+            if changes.is_empty() {
+                return Ok(());
+            }
+            let observations = self.admitted(&changes);
+            if !observations.is_empty() {
+                self.send_delta(observations).await?;
+            }
+        }
+    }
+
+    /// The changes that the subscriber asked for, as many as fit a message.
+    fn admitted(&mut self, changes: &[Arc<Numbered>]) -> Vec<Observation> {
+        let mut observations = Vec::new();
+        let mut bytes = 0;
+        for change in changes {
+            if self.filter.admits(&change.observation) {
+                bytes += change.fact_bytes + FACT_OVERHEAD_BYTES;
+                if bytes > FACTS_BYTES && !observations.is_empty() {
+                    break;
+                }
+                observations.push(change.observation.clone());
+            }
+            self.looked_at = change.sequence;
+        }
+        observations
+    }
+
+    /// Sends a delta from the position to the last change looked at.
+    async fn send_delta(&mut self, observations: Vec<Observation>) -> Result<(), Status> {
+        let first_sequence = self.position + 1;
+        self.position = self.looked_at;
+        self.send(StreamBody::Delta { first_sequence, observations }).await
+    }
+
+    /// A sign of life. Where only changes passed that were not asked for, it moves the position past them.
+    async fn keep_alive(&mut self) -> Result<(), Status> {
+        if self.looked_at > self.position {
+            return self.send_delta(Vec::new()).await;
+        }
+        self.send(StreamBody::Heartbeat).await
+    }
+
+    /// Sends one message, as soon as the window has room for it.
+    async fn send(&mut self, body: StreamBody) -> Result<(), Status> {
+        let sequence = match body {
+            // A subscriber cut off here must not be resumed: it would miss the rest of the state.
+            StreamBody::Reset | StreamBody::Chunk(_) => 0,
+            _ => self.position,
+        };
+        let message = StreamMessage { number: self.window.next_number(), epoch: self.state.epoch(), sequence, body };
+        let message = stream_message_to_proto(&message);
+        let bytes = message.encoded_len();
+        let give_up_at = Instant::now() + self.limits.acknowledge_timeout;
+        while !self.window.fits(bytes) {
+            tokio::select! {
+                request = self.incoming.next() => {
+                    if !self.heard(request)? {
+                        return Err(Status::cancelled("the subscriber ended the stream"));
+                    }
+                }
+                () = sleep_until(give_up_at) => {
+                    self.metrics.subscriber_dropped();
+                    return Err(Status::deadline_exceeded("nothing was acknowledged for too long"));
+                }
+            }
+        }
+        self.window.sent(bytes);
+        self.heartbeat_at = Instant::now() + self.limits.heartbeat;
+        self.outgoing.send(Ok(message)).await.map_err(|_| Status::cancelled("the subscriber is gone"))
+    }
+
+    /// Takes in what the subscriber said; false if it will say no more.
+    fn heard(&mut self, request: Option<Result<v1::ObserveRequest, Status>>) -> Result<bool, Status> {
+        let Some(request) = request else { return Ok(false) };
+        match subscriber_message_from_proto(request?) {
+            Ok(SubscriberMessage::Acknowledge(number)) => {
+                let not_sent = |_| Status::invalid_argument(format!("acknowledge.number {number} was not sent"));
+                self.window.acknowledged(number).map_err(not_sent)?;
+                Ok(true)
+            }
+            Ok(SubscriberMessage::Subscribe(_)) => Err(Status::invalid_argument("`subscribe` came twice")),
+            Err(malformed) => Err(Status::invalid_argument(malformed.to_string())),
+        }
+    }
+}
+
+/// Waits until the hub's sequence is beyond `position`; `None` when the hub is gone.
+async fn has_changed(sequence: &mut watch::Receiver<u64>, position: u64) -> Option<()> {
+    sequence.wait_for(|sequence| *sequence > position).await.ok().map(|_| ())
+}
+
+// === impl ChunkBuilder ===
+
+impl ChunkBuilder {
+    /// What there is, if there is something; empty afterwards.
+    fn take(&mut self) -> Option<StreamBody> {
+        let ChunkBuilder { observations, .. } = std::mem::take(self);
+        (!observations.is_empty()).then_some(StreamBody::Chunk(observations))
+    }
+}

@@ -86,7 +86,7 @@ pub enum Observation {
         /// The replica.
         replica: ReplicaSlot,
     },
-    /// The replica is gone for good.
+    /// The replica is gone for good, and its older generations with it.
     ReplicaGone {
         /// The replica.
         replica: ReplicaSlot,

@@ -224,9 +224,11 @@ impl Exchange {
 
 /// What is known, weighed against how fresh it is.
 fn decision(known: &Knowledge<'_>, config: &FilterConfig, request: &LookupRequest, now_ms: u64) -> Decision {
-    let Some(heard_ms) = known.heard_ms else { return Decision::no_hint(Detail::Cold) };
+    if known.heard_ms.is_none() {
+        return Decision::no_hint(Detail::Cold);
+    }
     let View::Index(index) = known.view else { return Decision::no_hint(Detail::CatchingUp) };
-    let stale = now_ms.saturating_sub(heard_ms) > config.freshness.stale_after_ms;
+    let stale = known.is_stale(config.freshness.stale_after_ms, now_ms);
     if stale && config.freshness.when_stale == WhenStale::NoHint {
         return Decision::no_hint(Detail::Stale);
     }
@@ -340,3 +342,6 @@ fn is_address(address: &str) -> bool {
 fn is_header_value(value: &str) -> bool {
     value.bytes().all(|byte| matches!(byte, 0x20..=0x7E))
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,7 +89,7 @@ impl Follower {
         self.copy_of(head).map(|copy| &copy.index)
     }
 
-    /// A number that changes whenever a step advances.
+    /// A number that grows while steps advance, unless the log is found to have moved on.
     pub fn progress(&self) -> u64 {
         let serving = self.serving.as_ref().map_or(0, |copy| copy.applied);
         let building = self.building.as_ref().map_or(0, |building| match building.stage {
@@ -109,6 +109,11 @@ impl Follower {
         if copy.applied + 1 == segment.sequence {
             copy.apply(segment);
         }
+    }
+
+    /// Whether requests see all that `head` covers.
+    pub fn serves_up_to(&self, head: &Head) -> bool {
+        self.serving.as_ref().is_some_and(|copy| copy.incarnation == head.incarnation && copy.applied == head.last)
     }
 
     /// The index that may be swept: one that has applied all that `head` covers.
@@ -156,12 +161,20 @@ impl Follower {
             },
         };
         let step = building.step(host, keys, head);
-        let built = matches!(building.stage, Stage::Log { target } if building.copy.applied >= target);
-        // An empty log is a beginning, not news: what was known before stays until the hub has told all.
+        self.serve_what_is_built(head);
+        step
+    }
+
+    /// Lets requests see what has been built. An empty log is a beginning, not news: what was known before stays until
+    /// the hub has told all.
+    pub fn serve_what_is_built(&mut self, head: &Head) {
+        let built = self.building.as_ref().is_some_and(|building| {
+            building.copy.incarnation == head.incarnation
+                && matches!(building.stage, Stage::Log { target } if building.copy.applied >= target)
+        });
         if built && (head.complete || self.serving.is_none()) {
             self.serving = self.building.take().map(|building| building.copy);
         }
-        step
     }
 }
 
@@ -176,13 +189,11 @@ impl Building {
 
     fn step(&mut self, host: &impl Host, keys: &Keys, head: &Head) -> Step {
         match self.stage {
-            Stage::Pages { next } if next < head.pages => match self.copy.load_page(host, keys, next) {
-                Ok(()) => {
-                    self.stage = Stage::Pages { next: next + 1 };
-                    Step::Advanced
-                }
-                Err(Unreadable) => Step::Unreadable,
-            },
+            Stage::Pages { next } if next < head.pages => {
+                self.copy.load_page(host, keys, next);
+                self.stage = Stage::Pages { next: next + 1 };
+                Step::Advanced
+            }
             Stage::Pages { .. } => {
                 self.copy.applied = self.copy.index.oldest_as_of();
                 self.stage = Stage::Log { target: head.last };
@@ -213,21 +224,21 @@ impl Building {
 // === impl Copy ===
 
 impl Copy {
-    /// A page that was never written, or that an earlier life of the log left, is an empty one from before the log.
-    fn load_page(&mut self, host: &impl Host, keys: &Keys, number: u32) -> Result<(), Unreadable> {
-        let SharedValue::Present { bytes, .. } = host.shared_get(&keys.page(number)) else { return Ok(()) };
-        let page = Page::decode(&bytes)?;
-        if page.incarnation != self.incarnation {
-            return Ok(());
-        }
-        if page.number != number {
-            return Err(Unreadable);
+    /// A page that was never written, that an earlier life of the log left, or that cannot be read is an empty one from
+    /// before the log: whether the log still has all that it lacks, the replay finds out.
+    fn load_page(&mut self, host: &impl Host, keys: &Keys, number: u32) {
+        let SharedValue::Present { bytes, .. } = host.shared_get(&keys.page(number)) else { return };
+        let Ok(page) = Page::decode(&bytes) else {
+            host.count(metrics::SHARED_UNREADABLE, 1);
+            return;
+        };
+        if page.incarnation != self.incarnation || page.number != number {
+            return;
         }
         match number.checked_sub(1) {
             None => self.index.load_dictionary(page.as_of, &page.records),
             Some(shard) => self.index.load_shard(shard as usize, page.as_of, page.records),
         }
-        Ok(())
     }
 
     fn read_next(&mut self, host: &impl Host, keys: &Keys, head: &Head) -> Step {

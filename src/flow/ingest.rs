@@ -8,21 +8,25 @@ use std::collections::VecDeque;
 
 use hashbrown::{HashMap, HashSet};
 
+use crate::host::StreamToken;
 use crate::index::Index;
 use crate::index::log::Head;
-use crate::observation::{Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StreamBody, StreamMessage};
+use crate::observation::{
+    BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StreamBody, StreamMessage,
+};
 
 /// Scopes a log may name in its life.
 const MAX_SCOPES: usize = 65_536;
 /// Bytes that a record takes beside its keys, about.
 const RECORD_BYTES: usize = 48;
-/// Bytes that a block takes, about.
-const BLOCK_BYTES: usize = 12;
+/// Bytes that a block takes beside its key, about.
+const BLOCK_BYTES: usize = 4;
 
 /// What came over the stream and is not committed yet.
 #[derive(Debug)]
 pub struct Ingest {
-    scopes: HashMap<ScopeSlot, ScopeSlot>,
+    /// By the hub's number; none for a scope that the log has no room for.
+    scopes: HashMap<ScopeSlot, Option<ScopeSlot>>,
     names: HashMap<Scope, ScopeSlot>,
     replicas: HashMap<ReplicaSlot, Published>,
     next_scope: u32,
@@ -30,6 +34,12 @@ pub struct Ingest {
     position: Option<Position>,
     /// Generations from before the reset that is under way, with their replicas' ids.
     resetting: Option<HashMap<ReplicaSlot, String>>,
+    /// Generations that a newer one is to replace, and since when, Unix time in ms.
+    replaced: HashMap<ReplicaSlot, u64>,
+    /// How long such a generation may go on serving.
+    replace_within_ms: u64,
+    /// When the state was last known to be the hub's, Unix time in ms.
+    confirmed_ms: u64,
     batches: VecDeque<Batch>,
     queued_bytes: usize,
     queued_pairs: u64,
@@ -38,7 +48,7 @@ pub struct Ingest {
 }
 
 /// What one stream message said, in the log's numbers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Batch {
     /// The records.
     pub records: Vec<Observation>,
@@ -46,6 +56,17 @@ pub struct Batch {
     pub position: Option<Position>,
     /// The message to acknowledge then.
     pub number: u64,
+    /// When and from where it came.
+    pub heard: Heard,
+}
+
+/// When and over which stream a message came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// The stream.
+    pub stream: StreamToken,
+    /// Unix time in ms.
+    pub at_ms: u64,
 }
 
 /// A position in the hub's changes.
@@ -62,6 +83,8 @@ pub struct Position {
 pub struct Refused {
     /// The index is full.
     pub full: u64,
+    /// The log names as many scopes as it may, and this is another one.
+    pub scopes: u64,
     /// The block has a time ahead of this clock: taken, with the time now.
     pub future: u64,
 }
@@ -77,8 +100,6 @@ pub enum Violation {
     UnknownNumber,
     /// A chunk or its end outside a reset.
     OutOfPlace,
-    /// More scopes than a log may name.
-    TooManyScopes,
 }
 
 /// A replica of the hub's, and the log's number for its present generation.
@@ -88,13 +109,16 @@ struct Published {
     replica_id: String,
     address: String,
     stats: Option<ReplicaStats>,
+    /// A newer generation of the same replica was announced: this one ends when that is complete.
+    superseded: bool,
 }
 
 // === impl Ingest ===
 
 impl Ingest {
-    /// Goes on where the log ends: `index` is the state as of `head`. The index takes at most `max_pairs` pairs.
-    pub fn new(head: &Head, index: &Index, max_pairs: u64) -> Ingest {
+    /// Goes on where the log ends: `index` is the state as of `head`. The index takes at most `max_pairs` pairs; a
+    /// generation whose successor is not complete after `replace_within_ms` ends without it.
+    pub fn new(head: &Head, index: &Index, max_pairs: u64, replace_within_ms: u64) -> Ingest {
         let dictionary = index.dictionary();
         let names = dictionary.scopes().map(|(slot, scope)| (scope.clone(), slot)).collect();
         let mut ingest = Ingest {
@@ -105,6 +129,9 @@ impl Ingest {
             next_replica: head.next_replica,
             position: None,
             resetting: None,
+            replaced: older_generations(index).map(|replica| (replica, head.heard_ms)).collect(),
+            replace_within_ms,
+            confirmed_ms: head.heard_ms,
             batches: VecDeque::new(),
             queued_bytes: 0,
             queued_pairs: 0,
@@ -113,7 +140,7 @@ impl Ingest {
         };
         if head.hub_epoch != 0 {
             ingest.position = Some(Position { epoch: head.hub_epoch, sequence: head.hub_sequence });
-            ingest.scopes = dictionary.published_scopes().collect();
+            ingest.scopes = dictionary.published_scopes().map(|(published, slot)| (published, Some(slot))).collect();
             ingest.replicas = dictionary
                 .published_replicas()
                 .filter_map(|(published, slot)| Some((published, Published::of(slot, index)?)))
@@ -160,19 +187,20 @@ impl Ingest {
             taken.records.extend(next.records);
             taken.position = next.position;
             taken.number = next.number;
+            taken.heard = next.heard;
         }
         self.queued_bytes = self.queued_bytes.saturating_sub(bytes_of(&taken.records));
         self.queued_pairs = self.queued_pairs.saturating_sub(pairs_of(&taken.records));
         Some(taken)
     }
 
-    /// Queues what a message says. `index` is the leader's, `now_ms` the time.
+    /// Queues what a message says. `index` is the leader's.
     ///
     /// # Errors
     /// When the message breaks the stream's contract.
-    pub fn accept(&mut self, message: StreamMessage, index: &Index, now_ms: u64) -> Result<(), Violation> {
+    pub fn accept(&mut self, message: StreamMessage, index: &Index, heard: Heard) -> Result<(), Violation> {
         let here = Position { epoch: message.epoch, sequence: message.sequence };
-        let records = match message.body {
+        let mut records = match message.body {
             StreamBody::Reset => {
                 self.begin_reset(index);
                 Vec::new()
@@ -181,12 +209,12 @@ impl Ingest {
                 if self.resetting.is_none() {
                     return Err(Violation::OutOfPlace);
                 }
-                self.renumber_all(observations, index, now_ms)?
+                self.renumber_all(observations, index, heard.at_ms)?
             }
             StreamBody::ResetComplete => {
                 let before = self.resetting.take().ok_or(Violation::OutOfPlace)?;
                 self.position = Some(here);
-                self.not_announced_again(before)
+                self.end_what_is_not_announced_again(before)
             }
             StreamBody::Resumed => {
                 self.expect_position(here.epoch, here.sequence)?;
@@ -194,21 +222,31 @@ impl Ingest {
             }
             StreamBody::Delta { first_sequence, observations } => {
                 self.expect_position(here.epoch, first_sequence.saturating_sub(1))?;
-                let records = self.renumber_all(observations, index, now_ms)?;
+                let records = self.renumber_all(observations, index, heard.at_ms)?;
                 self.position = Some(here);
                 records
             }
-            StreamBody::Heartbeat => Vec::new(),
+            StreamBody::Heartbeat => {
+                // Whoever missed something learns it from the next heartbeat at the latest.
+                if self.resetting.is_none() {
+                    self.expect_position(here.epoch, here.sequence)?;
+                }
+                Vec::new()
+            }
         };
-        self.queue(records, message.number);
+        if self.position.is_some() {
+            self.confirmed_ms = heard.at_ms;
+        }
+        self.end_what_waits_too_long(heard.at_ms, &mut records);
+        self.queue(records, message.number, heard);
         Ok(())
     }
 
-    fn queue(&mut self, records: Vec<Observation>, number: u64) {
+    fn queue(&mut self, records: Vec<Observation>, number: u64, heard: Heard) {
         self.queued_bytes += bytes_of(&records);
         self.queued_pairs += pairs_of(&records);
         let position = self.position.filter(|_| self.resetting.is_none());
-        self.batches.push_back(Batch { records, position, number });
+        self.batches.push_back(Batch { records, position, number, heard });
     }
 
     fn expect_position(&self, epoch: u64, sequence: u64) -> Result<(), Violation> {
@@ -220,13 +258,29 @@ impl Ingest {
     }
 
     /// A generation whose replica was announced again ends with the new one's completion, which may come later.
-    fn not_announced_again(&self, before: HashMap<ReplicaSlot, String>) -> Vec<Observation> {
+    fn end_what_is_not_announced_again(&mut self, before: HashMap<ReplicaSlot, String>) -> Vec<Observation> {
         let announced: HashSet<&str> = self.replicas.values().map(|published| published.replica_id.as_str()).collect();
-        before
-            .into_iter()
-            .filter(|(_, replica_id)| !announced.contains(replica_id.as_str()))
-            .map(|(replica, _)| Observation::ReplicaGone { replica })
-            .collect()
+        let mut ended = Vec::new();
+        for (replica, replica_id) in before {
+            if announced.contains(replica_id.as_str()) {
+                self.replaced.entry(replica).or_insert(self.confirmed_ms);
+            } else {
+                ended.push(Observation::ReplicaGone { replica });
+            }
+        }
+        ended
+    }
+
+    /// A successor that does not get complete must not keep its predecessor's blocks credited.
+    fn end_what_waits_too_long(&mut self, now_ms: u64, out: &mut Vec<Observation>) {
+        self.replaced.retain(|replica, since_ms| {
+            *since_ms = now_ms.min(*since_ms);
+            let waits = now_ms - *since_ms <= self.replace_within_ms;
+            if !waits {
+                out.push(Observation::ReplicaGone { replica: *replica });
+            }
+            waits
+        });
     }
 
     /// What exists now ends when the reset is complete, unless its replica is announced again.
@@ -247,13 +301,28 @@ impl Ingest {
         now_ms: u64,
     ) -> Result<Vec<Observation>, Violation> {
         let mut records = Vec::with_capacity(observations.len());
-        // What a reset is about to end does not take room from what replaces it.
-        let counted = index.counted_pairs(|replica| !self.resetting.iter().any(|ending| ending.contains_key(&replica)));
-        let mut room = self.max_pairs.saturating_sub(counted + self.queued_pairs);
+        let first_new_scope = self.next_scope;
+        let mut room = self.room(index, &records);
         for observation in observations {
-            self.renumber(observation, now_ms, &mut room, &mut records)?;
+            let makes_room = matches!(observation, Observation::ReplicaUp { .. } | Observation::Cleared { .. });
+            if let Err(violation) = self.renumber(observation, now_ms, &mut room, &mut records) {
+                // The log will not hear of the scopes that this message named.
+                self.names.retain(|_, slot| slot.0 < first_new_scope);
+                return Err(violation);
+            }
+            if makes_room {
+                room = self.room(index, &records);
+            }
         }
         Ok(records)
+    }
+
+    /// How many pairs more the index takes once what is queued and `records` are in it. What a newer generation is about
+    /// to end takes no room from what replaces it.
+    fn room(&self, index: &Index, records: &[Observation]) -> u64 {
+        let current = self.replicas.values().filter(|published| !published.superseded);
+        let held: u64 = current.map(|published| index.pairs_of(published.slot)).sum();
+        self.max_pairs.saturating_sub(held + self.queued_pairs + pairs_of(records))
     }
 
     fn renumber(
@@ -264,9 +333,9 @@ impl Ingest {
         out: &mut Vec<Observation>,
     ) -> Result<(), Violation> {
         match observation {
-            Observation::Scope { slot: published, scope } => self.scope(published, scope, out)?,
+            Observation::Scope { slot: published, scope } => self.scope(published, scope, out),
             Observation::ReplicaUp { replica: published, replica_id, address } => {
-                self.replica_up(published, replica_id, address, None, out);
+                self.replica_up(published, replica_id, address, None, now_ms, out);
             }
             Observation::ReplicaComplete { replica } => {
                 out.push(Observation::ReplicaComplete { replica: self.known(replica)?.slot });
@@ -278,7 +347,7 @@ impl Ingest {
             Observation::Cleared { replica: published } => {
                 let Published { replica_id, address, stats, .. } =
                     self.replicas.remove(&published).ok_or(Violation::UnknownNumber)?;
-                let replica = self.replica_up(published, replica_id, address, stats, out);
+                let replica = self.replica_up(published, replica_id, address, stats, now_ms, out);
                 out.push(Observation::ReplicaComplete { replica });
             }
             Observation::Stats { replica, stats } => {
@@ -288,11 +357,16 @@ impl Ingest {
             }
             Observation::Removed { replica, scope, keys } => {
                 let replica = self.known(replica)?.slot;
-                out.push(Observation::Removed { replica, scope: self.known_scope(scope)?, keys });
+                if let Some(scope) = self.known_scope(scope)? {
+                    out.push(Observation::Removed { replica, scope, keys });
+                }
             }
             Observation::Stored { replica, scope, tier, last_seen_ms, mut blocks } => {
                 let replica = self.known(replica)?.slot;
-                let scope = self.known_scope(scope)?;
+                let Some(scope) = self.known_scope(scope)? else {
+                    self.refused.scopes += blocks.len() as u64;
+                    return Ok(());
+                };
                 let taken = usize::try_from(*room).unwrap_or(usize::MAX).min(blocks.len());
                 self.refused.full += (blocks.len() - taken) as u64;
                 self.refused.future += if last_seen_ms > now_ms { taken as u64 } else { 0 };
@@ -309,13 +383,14 @@ impl Ingest {
         Ok(())
     }
 
-    fn scope(&mut self, published: ScopeSlot, scope: Scope, out: &mut Vec<Observation>) -> Result<(), Violation> {
+    fn scope(&mut self, published: ScopeSlot, scope: Scope, out: &mut Vec<Observation>) {
         let slot = match self.names.get(&scope) {
             Some(slot) => *slot,
+            None if self.names.len() >= MAX_SCOPES => {
+                self.scopes.insert(published, None);
+                return;
+            }
             None => {
-                if self.names.len() >= MAX_SCOPES {
-                    return Err(Violation::TooManyScopes);
-                }
                 let slot = ScopeSlot(self.next_scope);
                 self.next_scope = self.next_scope.wrapping_add(1);
                 self.names.insert(scope.clone(), slot);
@@ -323,9 +398,8 @@ impl Ingest {
                 slot
             }
         };
-        self.scopes.insert(published, slot);
+        self.scopes.insert(published, Some(slot));
         out.push(Observation::PublishedScope { slot, published });
-        Ok(())
     }
 
     fn replica_up(
@@ -334,6 +408,7 @@ impl Ingest {
         replica_id: String,
         address: String,
         stats: Option<ReplicaStats>,
+        now_ms: u64,
         out: &mut Vec<Observation>,
     ) -> ReplicaSlot {
         let replica = ReplicaSlot(self.next_replica);
@@ -341,7 +416,11 @@ impl Ingest {
         out.push(Observation::ReplicaUp { replica, replica_id: replica_id.clone(), address: address.clone() });
         out.push(Observation::PublishedReplica { replica, published });
         out.extend(stats.map(|stats| Observation::Stats { replica, stats }));
-        self.replicas.insert(published, Published { slot: replica, replica_id, address, stats });
+        for older in self.replicas.values_mut().filter(|older| older.replica_id == replica_id) {
+            older.superseded = true;
+            self.replaced.entry(older.slot).or_insert(now_ms);
+        }
+        self.replicas.insert(published, Published { slot: replica, replica_id, address, stats, superseded: false });
         replica
     }
 
@@ -349,7 +428,7 @@ impl Ingest {
         self.replicas.get(&replica).ok_or(Violation::UnknownNumber)
     }
 
-    fn known_scope(&self, scope: ScopeSlot) -> Result<ScopeSlot, Violation> {
+    fn known_scope(&self, scope: ScopeSlot) -> Result<Option<ScopeSlot>, Violation> {
         self.scopes.get(&scope).copied().ok_or(Violation::UnknownNumber)
     }
 }
@@ -364,6 +443,7 @@ impl Published {
             replica_id: replica.replica_id.to_string(),
             address: replica.address.to_string(),
             stats: replica.stats,
+            superseded: false,
         })
     }
 }
@@ -375,12 +455,25 @@ impl std::fmt::Display for Violation {
             Violation::Epoch => "the epoch changed in the middle of a stream",
             Violation::UnknownNumber => "a scope or replica number was not announced",
             Violation::OutOfPlace => "a part of a reset came outside a reset",
-            Violation::TooManyScopes => "more than 65536 scopes",
         })
     }
 }
 
 impl std::error::Error for Violation {}
+
+/// Generations that are followed by a newer one of the same replica.
+fn older_generations(index: &Index) -> impl Iterator<Item = ReplicaSlot> {
+    let mut newest: HashMap<&str, ReplicaSlot> = HashMap::new();
+    for (slot, replica) in index.dictionary().replicas() {
+        let newest = newest.entry(&*replica.replica_id).or_insert(slot);
+        *newest = slot.max(*newest);
+    }
+    index
+        .dictionary()
+        .replicas()
+        .filter(move |(slot, replica)| newest.get(&*replica.replica_id).is_some_and(|newest| newest > slot))
+        .map(|(slot, _)| slot)
+}
 
 fn pairs_of(records: &[Observation]) -> u64 {
     records
@@ -396,9 +489,14 @@ fn bytes_of(records: &[Observation]) -> usize {
     records
         .iter()
         .map(|record| match record {
-            Observation::Stored { blocks, .. } => RECORD_BYTES + BLOCK_BYTES * blocks.len(),
-            Observation::Removed { keys, .. } => RECORD_BYTES + BLOCK_BYTES * keys.len(),
+            Observation::Stored { blocks, .. } => {
+                RECORD_BYTES + blocks.iter().map(|block| BLOCK_BYTES + block.key.width()).sum::<usize>()
+            }
+            Observation::Removed { keys, .. } => RECORD_BYTES + keys.iter().map(BlockKey::width).sum::<usize>(),
             _ => RECORD_BYTES,
         })
         .sum()
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,22 +108,37 @@ impl Lease {
         index: &Index,
         checkpoint: &mut Checkpoint,
     ) -> Result<bool, Deposed> {
-        let last = self.head.last;
-        let Some((number, as_of)) = checkpoint.oldest().filter(|(_, as_of)| **as_of < last) else { return Ok(false) };
+        let Some(number) = checkpoint.oldest_before(self.head.last) else { return Ok(false) };
+        self.write_page(host, keys, index, checkpoint, number)?;
+        Ok(true)
+    }
+
+    /// Rewrites a page, true of the log's end.
+    ///
+    /// # Errors
+    /// When another VM leads.
+    pub fn write_page(
+        &mut self,
+        host: &impl Host,
+        keys: &Keys,
+        index: &Index,
+        checkpoint: &mut Checkpoint,
+        number: u32,
+    ) -> Result<(), Deposed> {
+        let as_of = self.head.last;
         let records = match number.checked_sub(1) {
             None => index.dictionary_observations(),
-            Some(shard) => index.shard_observations(shard),
+            Some(shard) => index.shard_observations(shard as usize),
         };
-        let number = u32::try_from(number).unwrap_or(u32::MAX);
-        let page = Page { incarnation: self.head.incarnation, number, as_of: last, records };
+        let page = Page { incarnation: self.head.incarnation, number, as_of, records };
         let key = keys.page(number);
         let page_cas = number_of(&host.shared_get(&key));
         self.confirm(host, keys)?;
         if host.shared_set(&key, &page.encode(), page_cas) != SharedWrite::Stored {
             return Err(Deposed);
         }
-        *as_of = last;
-        Ok(true)
+        checkpoint.written(number, as_of);
+        Ok(())
     }
 
     /// The first readable sequence once the next one is written.
@@ -154,16 +169,35 @@ impl Checkpoint {
         self.as_of.iter().copied().min().unwrap_or(0)
     }
 
-    fn oldest(&mut self) -> Option<(usize, &mut u64)> {
-        self.as_of.iter_mut().enumerate().min_by_key(|(_, as_of)| **as_of)
+    /// What each page is at least true of, by number.
+    pub fn as_of(&self) -> &[u64] {
+        &self.as_of
+    }
+
+    /// The oldest page, if it is older than `sequence`.
+    fn oldest_before(&self, sequence: u64) -> Option<u32> {
+        let (number, as_of) = self.as_of.iter().enumerate().min_by_key(|(_, as_of)| **as_of)?;
+        if *as_of < sequence { u32::try_from(number).ok() } else { None }
+    }
+
+    fn written(&mut self, number: u32, as_of: u64) {
+        if let Some(page) = self.as_of.get_mut(number as usize) {
+            *page = as_of;
+        }
     }
 }
 
-/// Sets the hub's position in a head; none is "nothing that could be resumed".
-pub fn set_position(head: &mut Head, position: Option<Position>) {
+/// Notes in a head how far it covers the hub's changes; no position is "nothing that could be resumed".
+///
+/// During a reset, older state goes on serving, be it of a reset that was broken off: that the hub is heard does not make
+/// it any fresher.
+pub fn set_position(head: &mut Head, position: Option<Position>, heard_ms: u64) {
     head.hub_epoch = position.map_or(0, |position| position.epoch);
     head.hub_sequence = position.map_or(0, |position| position.sequence);
-    head.complete |= position.is_some();
+    if position.is_some() {
+        head.heard_ms = heard_ms;
+        head.complete = true;
+    }
 }
 
 fn number_of(value: &SharedValue) -> Cas {

@@ -12,6 +12,7 @@ pub mod leader;
 pub mod metrics;
 pub mod node;
 pub mod observer;
+pub mod scrub;
 
 #[cfg(test)]
 mod sim;

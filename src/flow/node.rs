@@ -9,11 +9,12 @@
 //! update: one of them drives the node, and hands over when it is done.
 
 use super::follower::{Follower, View};
-use super::ingest::{Ingest, Refused};
+use super::ingest::{Heard, Ingest, Refused};
 use super::keys::Keys;
 use super::leader::{Checkpoint, Deposed, Lease, set_position};
 use super::metrics;
 use super::observer::Observer;
+use super::scrub::Scrub;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Cas, Host, Level, SharedValue, StreamToken};
 use crate::index::log::{Head, Incarnation};
@@ -24,8 +25,10 @@ use crate::wire;
 const STEP_NS: u64 = 1_000_000;
 /// Ticks without progress after which a leader gives a log up that it cannot read.
 const UNREADABLE_TICKS: u32 = 50;
-/// Shards swept in one tick.
-const SWEEP_SHARDS: usize = 2;
+/// Stands for any time at which the hub was heard and that is too long ago.
+const LONG_AGO_MS: u64 = 1;
+/// Every shard is swept once in this time.
+const SWEEP_MS: u64 = 30_000;
 /// A committed message's worth of changes waits at most until the next tick; alone, it is committed at once if the last
 /// commit was this long ago.
 const COMMIT_PAUSE_MS: u64 = 10;
@@ -39,7 +42,7 @@ pub struct Node {
     /// This VM has been asked by a request.
     serves: bool,
     driver: Option<u32>,
-    /// The last head's, for the time that there is none.
+    /// That of the last head that the view covers.
     heard_ms: Option<u64>,
 }
 
@@ -69,9 +72,11 @@ enum LeadStage {
 #[derive(Debug)]
 struct Ready {
     checkpoint: Checkpoint,
+    scrub: Scrub,
+    /// The log cannot be read up to here: it must begin after it, once every page covers it.
+    unreadable_to: u64,
     ingest: Ingest,
     observer: Observer,
-    heard_ms: u64,
     committed_ms: u64,
     refused: Refused,
 }
@@ -81,8 +86,18 @@ struct Ready {
 pub struct Knowledge<'a> {
     /// What there is to look at.
     pub view: View<'a>,
-    /// When the leader last heard the hub, Unix time in ms; none if nobody ever led or heard it.
+    /// When the leader heard the hub say the newest of what is in the view, Unix time in ms; none if nobody ever led or
+    /// heard it.
     pub heard_ms: Option<u64>,
+}
+
+// === impl Knowledge ===
+
+impl Knowledge<'_> {
+    /// Whether the hub has been silent for more than `stale_after_ms`.
+    pub fn is_stale(&self, stale_after_ms: u64, now_ms: u64) -> bool {
+        self.heard_ms.is_some_and(|heard_ms| now_ms.saturating_sub(heard_ms) > stale_after_ms)
+    }
 }
 
 // === impl Node ===
@@ -104,12 +119,22 @@ impl Node {
     pub fn ask(&mut self, host: &impl Host, budget_ns: u64) -> Knowledge<'_> {
         self.serves = true;
         let head = read_head(host, &self.keys).and_then(|(head, _)| head);
+        let mut newest_ms = None;
         if let Some(head) = &head {
             let until_ns = host.now_ns().saturating_add(budget_ns);
             self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
-            self.heard_ms = Some(head.heard_ms).filter(|heard_ms| *heard_ms > 0).or(self.heard_ms);
+            newest_ms = Some(head.heard_ms).filter(|heard_ms| *heard_ms > 0);
+            // State that cannot follow goes stale, as if the hub were silent.
+            if self.follower.serves_up_to(head) {
+                self.heard_ms = newest_ms.or(self.heard_ms);
+            }
         }
-        Knowledge { view: self.follower.view(), heard_ms: self.heard_ms }
+        match self.follower.view() {
+            View::Index(index) if self.heard_ms.is_some() || newest_ms.is_none() => {
+                Knowledge { view: View::Index(index), heard_ms: self.heard_ms }
+            }
+            _ => Knowledge { view: View::CatchingUp, heard_ms: newest_ms.or(self.heard_ms) },
+        }
     }
 
     /// A root context's tick. Only the driver's does anything; without one, this context becomes it.
@@ -123,6 +148,8 @@ impl Node {
         if *self.driver.get_or_insert(context) != context {
             return;
         }
+        let now_ms = host.now_ms();
+        self.heard_ms = self.heard_ms.map(|heard_ms| aged(heard_ms, now_ms, config.freshness.stale_after_ms));
         let head = read_head(host, &self.keys);
         match &mut self.role {
             Role::Following { .. } => self.tick_following(host, head, config, expired),
@@ -177,7 +204,7 @@ impl Node {
         {
             let until_ns = host.now_ns().saturating_add(STEP_NS);
             self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
-            sweep(&mut self.follower, head, expired);
+            sweep(&mut self.follower, head, &config.limits, expired);
         }
         if let Some(claim) = self.claim(host, &head, &config.limits) {
             let (head, cas) = claim;
@@ -237,16 +264,22 @@ impl Leading {
         let until_ns = host.now_ns().saturating_add(STEP_NS);
         match &mut self.stage {
             LeadStage::CatchingUp { .. } => {
-                self.lease.renew(host, keys, |head| head.leader_serves = serves)?;
+                let now_ms = host.now_ms();
+                self.lease.renew(host, keys, |head| {
+                    head.leader_serves = serves;
+                    head.heard_ms = aged(head.heard_ms, now_ms, config.freshness.stale_after_ms);
+                })?;
                 self.catch_up(host, keys, follower, config, until_ns)
             }
             LeadStage::Ready(ready) => {
                 ready.keep_observing(host, config);
                 ready.commit_queued(host, keys, &mut self.lease, follower, &config.limits, until_ns)?;
+                follower.serve_what_is_built(self.lease.head());
+                ready.scrub(host, keys, &mut self.lease, follower)?;
                 ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
-                ready.renew(host, keys, &mut self.lease, serves)?;
+                ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
                 ready.report(host, &self.lease, follower);
-                sweep(follower, self.lease.head(), expired);
+                sweep(follower, self.lease.head(), &config.limits, expired);
                 Ok(())
             }
         }
@@ -267,9 +300,15 @@ impl Leading {
         {
             let ready = Ready {
                 checkpoint: Checkpoint::new(index, head),
-                ingest: Ingest::new(head, index, config.limits.max_index_entries as u64),
+                scrub: Scrub::default(),
+                unreadable_to: 0,
+                ingest: Ingest::new(
+                    head,
+                    index,
+                    config.limits.max_index_entries as u64,
+                    config.freshness.stale_after_ms,
+                ),
                 observer: Observer::new(),
-                heard_ms: head.heard_ms,
                 committed_ms: 0,
                 refused: Refused::default(),
             };
@@ -277,8 +316,9 @@ impl Leading {
             return Ok(());
         }
         let progress = follower.progress();
-        *ticks_without_progress = if progress == *applied { *ticks_without_progress + 1 } else { 0 };
-        *applied = progress;
+        // Beginning again and again, because a page is missing that the log cannot make up for, is no progress.
+        *ticks_without_progress = if progress > *applied { 0 } else { *ticks_without_progress + 1 };
+        *applied = progress.max(*applied);
         if *ticks_without_progress < UNREADABLE_TICKS {
             return Ok(());
         }
@@ -301,13 +341,14 @@ impl Leading {
     ) -> Result<(), Deposed> {
         let LeadStage::Ready(ready) = &mut self.stage else { return Ok(()) };
         let now_ms = host.now_ms();
+        let heard = Heard { stream: token, at_ms: now_ms };
         let Some(index) = follower.index_of(self.lease.head()) else { return Ok(()) };
         if !ready.observer.heard(token, now_ms) {
             return Ok(());
         }
         let accepted = wire::decode_stream_message(bytes)
             .map_err(|malformed| malformed.to_string())
-            .and_then(|message| ready.ingest.accept(message, index, now_ms).map_err(|violation| violation.to_string()));
+            .and_then(|message| ready.ingest.accept(message, index, heard).map_err(|violation| violation.to_string()));
         if let Err(problem) = accepted {
             host.count(metrics::STREAM_REFUSED, 1);
             host.log(Level::Warn, &format!("the hub's stream is given up and begun anew: {problem}"));
@@ -315,7 +356,6 @@ impl Leading {
             ready.observer.give_up(host);
             return Ok(());
         }
-        ready.heard_ms = now_ms;
         let due = now_ms.saturating_sub(ready.committed_ms) >= COMMIT_PAUSE_MS;
         if due || ready.ingest.queued_bytes() >= config.limits.segment_bytes {
             let until_ns = host.now_ns().saturating_add(STEP_NS);
@@ -356,10 +396,8 @@ impl Ready {
             && let Some(batch) = self.ingest.take_batch(limits.segment_bytes)
         {
             let (next_replica, next_scope) = self.ingest.next_numbers();
-            let heard_ms = self.heard_ms;
             let change = |head: &mut Head| {
-                set_position(head, batch.position);
-                head.heard_ms = heard_ms;
+                set_position(head, batch.position, batch.heard.at_ms);
                 head.next_replica = next_replica;
                 head.next_scope = next_scope;
             };
@@ -369,7 +407,7 @@ impl Ready {
                 lease.commit(host, keys, follower, batch.records, change)?;
             }
             self.committed_ms = host.now_ms();
-            self.observer.acknowledge(host, batch.number);
+            self.observer.acknowledge(host, batch.heard.stream, batch.number);
             if host.now_ns() >= until_ns {
                 break;
             }
@@ -377,7 +415,23 @@ impl Ready {
         Ok(())
     }
 
-    /// Rewrites pages while the log has used more than half of its ring since the oldest was written.
+    /// Looks at one page and one segment, and mends what is not as this leader or one before it wrote it.
+    fn scrub(&mut self, host: &impl Host, keys: &Keys, lease: &mut Lease, follower: &Follower) -> Result<(), Deposed> {
+        let Some(index) = follower.index_of(lease.head()) else { return Ok(()) };
+        if let Some(sequence) = self.scrub.lost_segment(host, keys, lease.head()) {
+            host.count(metrics::SHARED_UNREADABLE, 1);
+            self.unreadable_to = self.unreadable_to.max(sequence);
+        }
+        let lost_page = self.scrub.lost_page(host, keys, lease.head(), self.checkpoint.as_of());
+        if let Some(number) = lost_page.filter(|_| lease.head().last > 0) {
+            host.count(metrics::SHARED_UNREADABLE, 1);
+            lease.write_page(host, keys, index, &mut self.checkpoint, number)?;
+        }
+        Ok(())
+    }
+
+    /// Rewrites pages while the log has used more than half of its ring since the oldest was written, or while what
+    /// they do not cover cannot be read.
     fn checkpoint(
         &mut self,
         host: &impl Host,
@@ -386,8 +440,10 @@ impl Ready {
         follower: &Follower,
         until_ns: u64,
     ) -> Result<(), Deposed> {
+        let unreadable_to = self.unreadable_to;
         let due = |checkpoint: &Checkpoint, head: &Head| {
-            head.last.saturating_sub(checkpoint.oldest_as_of()) > u64::from(head.ring / 2)
+            let oldest = checkpoint.oldest_as_of();
+            oldest < unreadable_to || head.last.saturating_sub(oldest) > u64::from(head.ring / 2)
         };
         let mut wrote = 0;
         while due(&self.checkpoint, lease.head()) && (wrote == 0 || host.now_ns() < until_ns) {
@@ -400,12 +456,21 @@ impl Ready {
         Ok(())
     }
 
-    fn renew(&mut self, host: &impl Host, keys: &Keys, lease: &mut Lease, serves: bool) -> Result<(), Deposed> {
+    fn renew(
+        &mut self,
+        host: &impl Host,
+        keys: &Keys,
+        lease: &mut Lease,
+        serves: bool,
+        stale_after_ms: u64,
+    ) -> Result<(), Deposed> {
         let oldest_page = self.checkpoint.oldest_as_of();
-        let heard_ms = self.heard_ms;
+        let first_readable = Some(self.unreadable_to + 1).filter(|first| *first <= oldest_page + 1);
+        let now_ms = host.now_ms();
         lease.renew(host, keys, |head| {
             head.oldest_page = oldest_page;
-            head.heard_ms = heard_ms;
+            head.first = head.first.max(first_readable.unwrap_or(0));
+            head.heard_ms = aged(head.heard_ms, now_ms, stale_after_ms);
             head.leader_serves = serves;
         })
     }
@@ -423,9 +488,22 @@ impl Ready {
             }
             self.refused.full += refused.full;
         }
+        if refused.scopes > 0 {
+            host.count(&metrics::blocks_refused("too_many_scopes"), refused.scopes);
+        }
         if refused.future > 0 {
             host.count(&metrics::blocks_refused("future_time"), refused.future);
         }
+    }
+}
+
+/// Keeps a clock that is set back from making the hub look as if it had been heard later than it was: a time ahead of
+/// the clock is taken back to it, and what has once been stale stays so until the hub is heard again.
+fn aged(heard_ms: u64, now_ms: u64, stale_after_ms: u64) -> u64 {
+    match now_ms.checked_sub(heard_ms) {
+        None => now_ms,
+        Some(silent_ms) if silent_ms > stale_after_ms => heard_ms.min(LONG_AGO_MS),
+        Some(_) => heard_ms,
     }
 }
 
@@ -447,9 +525,10 @@ fn read_head(host: &impl Host, keys: &Keys) -> Option<(Option<Head>, Cas)> {
     }
 }
 
-fn sweep(follower: &mut Follower, head: &Head, expired: &dyn Fn(&Scope, u64) -> bool) {
+fn sweep(follower: &mut Follower, head: &Head, limits: &Limits, expired: &dyn Fn(&Scope, u64) -> bool) {
     if let Some(index) = follower.sweepable(head) {
-        for _ in 0..SWEEP_SHARDS {
+        let shards = u64::from(head.pages).saturating_mul(limits.tick_ms).div_ceil(SWEEP_MS);
+        for _ in 0..shards {
             index.sweep_next(expired);
         }
     }

@@ -25,7 +25,7 @@ pub struct Observer {
 
 #[derive(Debug)]
 enum Link {
-    Down { open_at_ms: u64 },
+    Down { since_ms: u64, pause_ms: u64 },
     Up { token: StreamToken, opened_ms: u64, heard_ms: u64, acknowledged: u64 },
 }
 
@@ -34,7 +34,7 @@ enum Link {
 impl Observer {
     /// No stream yet; one is opened at the next tick.
     pub fn new() -> Observer {
-        Observer { link: Link::Down { open_at_ms: 0 }, failures: 0 }
+        Observer { link: Link::Down { since_ms: 0, pause_ms: 0 }, failures: 0 }
     }
 
     /// The open stream.
@@ -54,9 +54,15 @@ impl Observer {
         subscription: impl FnOnce() -> Subscription,
     ) {
         let now_ms = host.now_ms();
-        match self.link {
-            Link::Up { heard_ms, .. } if now_ms.saturating_sub(heard_ms) > silence_ms => self.give_up(host),
-            Link::Down { open_at_ms } if now_ms >= open_at_ms => self.open(host, cluster, subscription()),
+        match &mut self.link {
+            Link::Up { heard_ms, .. } if now_ms.saturating_sub(*heard_ms) > silence_ms => self.give_up(host),
+            // A clock that was set back must not stretch a silence or a pause.
+            Link::Up { heard_ms, .. } => *heard_ms = now_ms.min(*heard_ms),
+            Link::Down { since_ms, pause_ms }
+                if now_ms.checked_sub(*since_ms).is_none_or(|waited| waited >= *pause_ms) =>
+            {
+                self.open(host, cluster, subscription());
+            }
             _ => {}
         }
         host.gauge(metrics::STREAM_CONNECTED, u64::from(self.token().is_some()));
@@ -73,11 +79,10 @@ impl Observer {
         }
     }
 
-    /// Acknowledges all messages up to `number`.
-    pub fn acknowledge(&mut self, host: &impl Host, number: u64) {
+    /// Acknowledges all messages of `stream` up to `number`, if that is the open stream: each has numbers of its own.
+    pub fn acknowledge(&mut self, host: &impl Host, stream: StreamToken, number: u64) {
         let Link::Up { token, acknowledged, .. } = &mut self.link else { return };
-        // A number from an earlier stream is lower or higher by chance; only this stream's grow from 1.
-        if number > *acknowledged {
+        if *token == stream && number > *acknowledged {
             *acknowledged = number;
             let message = wire::encode_subscriber_message(&SubscriberMessage::Acknowledge(number));
             // A send to a stream that is gone is followed by its close.
@@ -125,7 +130,7 @@ impl Observer {
         let pause_ms = (FIRST_PAUSE_MS << self.failures.min(8)).min(LONGEST_PAUSE_MS);
         // From half to the whole pause. The clock's low digits differ enough between VMs that fail together.
         let jitter_ms = (now_ns / 1_000) % (pause_ms / 2 + 1);
-        self.link = Link::Down { open_at_ms: now_ns / 1_000_000 + pause_ms / 2 + jitter_ms };
+        self.link = Link::Down { since_ms: now_ns / 1_000_000, pause_ms: pause_ms / 2 + jitter_ms };
     }
 }
 

@@ -40,6 +40,9 @@ pub struct Dictionary {
     /// Scopes that differ in their adapter only, by tenant, model and hash scheme.
     siblings: HashMap<(String, String, String), Vec<ScopeSlot>>,
     replicas: HashMap<ReplicaSlot, Replica>,
+    /// What the hub's numbers stand for.
+    published_scopes: HashMap<ScopeSlot, ScopeSlot>,
+    published_replicas: HashMap<ReplicaSlot, ReplicaSlot>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,9 +71,7 @@ impl Dictionary {
                 );
             }
             Observation::ReplicaComplete { replica } => self.complete(*replica),
-            Observation::ReplicaGone { replica } => {
-                self.replicas.remove(replica);
-            }
+            Observation::ReplicaGone { replica } => self.gone(*replica),
             Observation::Stats { replica, stats } => {
                 if let Some(replica) = self.replicas.get_mut(replica) {
                     replica.stats = Some(*stats);
@@ -78,13 +79,19 @@ impl Dictionary {
             }
             // A number that the hub gives anew, after a restart, no longer stands for what it did before.
             Observation::PublishedScope { slot, published } => {
-                self.scopes.values_mut().for_each(|scope| forget_number(&mut scope.published, *published));
+                let before = self.published_scopes.insert(*published, *slot);
+                if let Some(scope) = before.and_then(|before| self.scopes.get_mut(&before)) {
+                    forget_number(&mut scope.published, *published);
+                }
                 if let Some(scope) = self.scopes.get_mut(slot) {
                     scope.published = Some(*published);
                 }
             }
             Observation::PublishedReplica { replica, published } => {
-                self.replicas.values_mut().for_each(|replica| forget_number(&mut replica.published, *published));
+                let before = self.published_replicas.insert(*published, *replica);
+                if let Some(replica) = before.and_then(|before| self.replicas.get_mut(&before)) {
+                    forget_number(&mut replica.published, *published);
+                }
                 if let Some(replica) = self.replicas.get_mut(replica) {
                     replica.published = Some(*published);
                 }
@@ -156,12 +163,11 @@ impl Dictionary {
     }
 
     fn add_scope(&mut self, slot: ScopeSlot, scope: &Scope) {
-        let siblings = self.siblings.entry(without_adapter(scope)).or_default();
-        if !siblings.contains(&slot) {
-            siblings.push(slot);
-        }
         self.by_scope.insert(scope.clone(), slot);
-        self.scopes.insert(slot, KnownScope { scope: scope.clone(), published: None });
+        let known = self.scopes.insert(slot, KnownScope { scope: scope.clone(), published: None });
+        if known.is_none() {
+            self.siblings.entry(without_adapter(scope)).or_default().push(slot);
+        }
     }
 
     /// A complete generation ends the others of the same replica, but for those that are still arriving: they are newer.
@@ -174,6 +180,12 @@ impl Dictionary {
                 || replica.replica_id != replica_id
                 || (*other > slot && replica.standing == Standing::Arriving)
         });
+    }
+
+    /// An older generation that waited for this one to be complete has nothing left to wait for.
+    fn gone(&mut self, slot: ReplicaSlot) {
+        let Some(gone) = self.replicas.remove(&slot) else { return };
+        self.replicas.retain(|other, replica| replica.replica_id != gone.replica_id || *other > slot);
     }
 }
 
@@ -236,6 +248,13 @@ mod tests {
             known(&[up(1), complete(1), up(2), complete(1)]),
             [(1, Standing::Complete), (2, Standing::Arriving)]
         );
+    }
+
+    #[test]
+    fn a_replica_that_goes_takes_its_older_generations_along_and_leaves_newer_ones() {
+        let gone = |slot| Observation::ReplicaGone { replica: ReplicaSlot(slot) };
+        assert_eq!(known(&[up(1), complete(1), up(2), gone(2)]), []);
+        assert_eq!(known(&[up(1), complete(1), up(2), gone(1)]), [(2, Standing::Arriving)]);
     }
 
     #[test]

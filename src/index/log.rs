@@ -91,6 +91,28 @@ pub struct Page {
     pub records: Vec<Observation>,
 }
 
+/// What a page says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageStamp {
+    /// The life of the log.
+    pub incarnation: Incarnation,
+    /// Its number.
+    pub number: u32,
+    /// The log sequence it is true of.
+    pub as_of: u64,
+}
+
+/// What a segment says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentStamp {
+    /// The life of the log.
+    pub incarnation: Incarnation,
+    /// The term of the leader that wrote it.
+    pub term: u64,
+    /// Its log sequence.
+    pub sequence: u64,
+}
+
 /// Bytes that are not a whole value of the expected kind and format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
@@ -188,8 +210,16 @@ impl Segment {
     /// When the bytes are not a segment of this format.
     pub fn decode(bytes: &[u8]) -> Result<Segment, Unreadable> {
         let mut value = Reader::new(b'L', bytes)?;
-        let [term, sequence] = value.u64s()?;
-        Ok(Segment { incarnation: value.incarnation, term, sequence, records: value.records()? })
+        let SegmentStamp { incarnation, term, sequence } = value.segment_stamp()?;
+        Ok(Segment { incarnation, term, sequence, records: value.records()? })
+    }
+
+    /// What the segment in `bytes` says of itself; the checksum is verified, the records are not read.
+    ///
+    /// # Errors
+    /// When the bytes are not a segment of this format.
+    pub fn stamp(bytes: &[u8]) -> Result<SegmentStamp, Unreadable> {
+        Reader::new(b'L', bytes)?.segment_stamp()
     }
 }
 
@@ -211,9 +241,16 @@ impl Page {
     /// When the bytes are not a page of this format.
     pub fn decode(bytes: &[u8]) -> Result<Page, Unreadable> {
         let mut value = Reader::new(b'P', bytes)?;
-        let number = value.u32()?;
-        let as_of = value.u64()?;
-        Ok(Page { incarnation: value.incarnation, number, as_of, records: value.records()? })
+        let PageStamp { incarnation, number, as_of } = value.page_stamp()?;
+        Ok(Page { incarnation, number, as_of, records: value.records()? })
+    }
+
+    /// What the page in `bytes` says of itself; the checksum is verified, the records are not read.
+    ///
+    /// # Errors
+    /// When the bytes are not a page of this format.
+    pub fn stamp(bytes: &[u8]) -> Result<PageStamp, Unreadable> {
+        Reader::new(b'P', bytes)?.page_stamp()
     }
 }
 
@@ -292,6 +329,15 @@ impl<'a> Reader<'a> {
             *value = self.u64()?;
         }
         Ok(values)
+    }
+
+    fn segment_stamp(&mut self) -> Result<SegmentStamp, Unreadable> {
+        let [term, sequence] = self.u64s()?;
+        Ok(SegmentStamp { incarnation: self.incarnation, term, sequence })
+    }
+
+    fn page_stamp(&mut self) -> Result<PageStamp, Unreadable> {
+        Ok(PageStamp { incarnation: self.incarnation, number: self.u32()?, as_of: self.u64()? })
     }
 
     fn records(&mut self) -> Result<Vec<Observation>, Unreadable> {

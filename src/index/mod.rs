@@ -26,6 +26,8 @@ pub struct Index {
     shards: Vec<Shard>,
     /// Blocks of each generation in each scope, expired and ended ones until the sweep.
     holdings: HashMap<ScopeSlot, HashMap<ReplicaSlot, u64>>,
+    /// The same in all scopes together.
+    held: HashMap<ReplicaSlot, u64>,
     pairs: u64,
     sweep_next: usize,
 }
@@ -40,6 +42,7 @@ impl Index {
             dictionary_as_of: 0,
             shards: vec![Shard::default(); shards.max(1) as usize],
             holdings: HashMap::new(),
+            held: HashMap::new(),
             pairs: 0,
             sweep_next: 0,
         }
@@ -117,14 +120,9 @@ impl Index {
         self.pairs
     }
 
-    /// Pairs of generations that have not ended and that `counts` accepts.
-    pub fn counted_pairs(&self, counts: impl Fn(ReplicaSlot) -> bool) -> u64 {
-        self.holdings
-            .values()
-            .flat_map(|holdings| holdings.iter())
-            .filter(|(replica, _)| self.dictionary.replica(**replica).is_some() && counts(**replica))
-            .map(|(_, pairs)| pairs)
-            .sum()
+    /// Blocks that a generation holds, expired ones until the sweep.
+    pub fn pairs_of(&self, replica: ReplicaSlot) -> u64 {
+        self.held.get(&replica).copied().unwrap_or(0)
     }
 
     /// Replicas that hold at least one block under this scope's tenant, model and hash scheme, whatever the adapter;
@@ -187,6 +185,7 @@ impl Index {
         if shard.store(scope, key, holder) {
             self.pairs += 1;
             *self.holdings.entry(scope).or_default().entry(holder.replica).or_default() += 1;
+            *self.held.entry(holder.replica).or_default() += 1;
         }
     }
 
@@ -209,12 +208,18 @@ impl Index {
     /// Takes one pair out of the counts.
     fn forget(&mut self, scope: ScopeSlot, replica: ReplicaSlot) {
         self.pairs = self.pairs.saturating_sub(1);
-        let Some(holdings) = self.holdings.get_mut(&scope) else { return };
-        if let Some(pairs) = holdings.get_mut(&replica) {
-            *pairs = pairs.saturating_sub(1);
-            if *pairs == 0 {
-                holdings.remove(&replica);
-            }
+        if let Some(holdings) = self.holdings.get_mut(&scope) {
+            take_one(holdings, replica);
+        }
+        take_one(&mut self.held, replica);
+    }
+}
+
+fn take_one(counts: &mut HashMap<ReplicaSlot, u64>, replica: ReplicaSlot) {
+    if let Some(count) = counts.get_mut(&replica) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(&replica);
         }
     }
 }

@@ -1,95 +1,21 @@
-//! Several VMs over one simulated proxy: who leads, what the others see, what survives.
+//! One thing after another, each with its outcome.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::follower::View;
-use super::keys::Keys;
-use super::node::Node;
+use super::{DOMAIN, START_NS, SimHost, scope};
 use crate::config::FilterConfig;
-use crate::host::{Cas, Host, Level, SharedValue, SharedWrite, StreamToken};
+use crate::flow::follower::View;
+use crate::flow::keys::Keys;
+use crate::flow::node::Node;
+use crate::host::{Cas, Host, SharedValue, SharedWrite, StreamToken};
 use crate::index::log::Head;
 use crate::observation::{
-    BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, StreamBody, StreamMessage,
+    BlockKey, Observation, ReplicaSlot, ReplicaStats, ScopeSlot, StoredBlock, StreamBody, StreamMessage,
     SubscriberMessage, Subscription, Tier,
 };
 use crate::request::{ChainBlock, RequestChain};
 use crate::wire;
 use prost::Message;
-
-const DOMAIN: &str = "sim";
-const START_NS: u64 = 1_700_000_000_000_000_000;
-
-/// What all VMs share.
-#[derive(Default)]
-struct World {
-    shared: RefCell<HashMap<String, (Vec<u8>, u32)>>,
-    next_cas: Cell<u32>,
-    elapsed_ns: Cell<u64>,
-    next_token: Cell<u32>,
-    /// Open streams, with what was sent over each.
-    streams: RefCell<HashMap<u32, Vec<SubscriberMessage>>>,
-    /// A key that cannot be read, as a partial write would leave it.
-    broken: RefCell<Option<String>>,
-}
-
-#[derive(Clone)]
-struct SimHost(Rc<World>);
-
-// === impl SimHost ===
-
-impl Host for SimHost {
-    fn now_ns(&self) -> u64 {
-        // Every look at the clock takes its time.
-        self.0.elapsed_ns.set(self.0.elapsed_ns.get() + 80);
-        START_NS + self.0.elapsed_ns.get()
-    }
-
-    fn shared_get(&self, key: &str) -> SharedValue {
-        match self.0.shared.borrow().get(key) {
-            Some((_, cas)) if self.0.broken.borrow().as_deref() == Some(key) => {
-                SharedValue::Present { bytes: b"garbage".to_vec(), cas: Cas(*cas) }
-            }
-            Some((bytes, cas)) => SharedValue::Present { bytes: bytes.clone(), cas: Cas(*cas) },
-            None => SharedValue::Absent,
-        }
-    }
-
-    fn shared_set(&self, key: &str, value: &[u8], cas: Cas) -> SharedWrite {
-        let mut shared = self.0.shared.borrow_mut();
-        // As Envoy has it: 0 overwrites, and a missing key is not compared.
-        if shared.get(key).is_some_and(|(_, current)| cas.0 != 0 && *current != cas.0) {
-            return SharedWrite::Mismatch;
-        }
-        self.0.next_cas.set(self.0.next_cas.get() + 1);
-        shared.insert(key.to_owned(), (value.to_vec(), self.0.next_cas.get()));
-        SharedWrite::Stored
-    }
-
-    fn open_stream(&self, _cluster: &str, service: &str, method: &str) -> Option<StreamToken> {
-        assert_eq!((service, method), ("warmroute.v1.Observation", "Observe"));
-        let token = self.0.next_token.get() + 1;
-        self.0.next_token.set(token);
-        self.0.streams.borrow_mut().insert(token, Vec::new());
-        Some(StreamToken(token))
-    }
-
-    fn send(&self, stream: StreamToken, message: &[u8]) -> bool {
-        let message = wire::v1::ObserveRequest::decode(message).unwrap();
-        let message = wire::subscriber_message_from_proto(message).unwrap();
-        self.0.streams.borrow_mut().get_mut(&stream.0).map(|sent| sent.push(message)).is_some()
-    }
-
-    fn cancel(&self, stream: StreamToken) {
-        self.0.streams.borrow_mut().remove(&stream.0);
-    }
-
-    fn count(&self, _metric: &str, _by: u64) {}
-    fn gauge(&self, _metric: &str, _value: u64) {}
-    fn record(&self, _metric: &str, _value: u64) {}
-    fn log(&self, _level: Level, _message: &str) {}
-}
 
 /// A hub of one replica, and the VMs that follow it.
 struct Pool {
@@ -187,10 +113,6 @@ impl Pool {
             SharedValue::Absent => panic!("no head"),
         }
     }
-}
-
-fn scope() -> Scope {
-    Scope { tenant_id: "default".into(), model_id: "m".into(), hash_scheme: "vllm".into(), adapter_id: String::new() }
 }
 
 fn stored(keys: &[u64]) -> Observation {
@@ -426,4 +348,56 @@ fn a_log_that_cannot_be_read_is_begun_anew() {
     pool.reset(&[1, 2]);
     pool.tick_all(2);
     assert_eq!(pool.credited(0), Some(32));
+}
+
+#[test]
+fn a_page_that_somebody_overwrote_is_rewritten_though_the_hub_says_nothing() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1]);
+    for key in 2..=40 {
+        pool.delta(vec![stored(&[key])]);
+        pool.tick_all(1);
+    }
+    assert!(pool.head().first > 1, "the pages are needed");
+    for page in 0..5 {
+        pool.host.shared_set(&Keys::new(DOMAIN).page(page), b"garbage", Cas(0));
+    }
+    pool.vms.push(Node::new(DOMAIN));
+    assert_eq!(pool.credited(2), None);
+    pool.tick_all(8);
+    assert_eq!(pool.credited(2), Some(40 * 16));
+}
+
+#[test]
+fn a_vm_behind_a_segment_that_cannot_be_read_goes_stale_and_the_leader_takes_it_out() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1, 2, 3]);
+    pool.tick_all(1);
+    assert_eq!(pool.credited(1), Some(48));
+    pool.delta(vec![removed(&[3])]);
+    pool.tick(0);
+    let head = pool.head();
+    let slot = Keys::new(DOMAIN).log(head.last, head.ring);
+    pool.host.shared_set(&slot, b"garbage", Cas(0));
+    let known = pool.vms[1].ask(&pool.host, 5_000_000);
+    assert!(known.heard_ms.is_some_and(|heard_ms| heard_ms < head.heard_ms), "it has not seen what the hub said then");
+    for _ in 0..8 {
+        pool.tick(0);
+    }
+    assert!(pool.head().first > head.last);
+    assert_eq!(pool.credited(1), Some(32));
+}
+
+#[test]
+fn a_clock_that_is_set_back_by_an_hour_keeps_no_stream_from_being_opened() {
+    let mut pool = Pool::new(1);
+    pool.tick_all(3);
+    let (token, ..) = pool.stream();
+    pool.host.0.streams.borrow_mut().clear();
+    pool.vms[0].on_stream_closed(&pool.host, token);
+    pool.host.0.skew_ns.set(-3_600_000_000_000);
+    pool.tick_all(1);
+    pool.stream();
 }

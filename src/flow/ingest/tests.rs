@@ -1,0 +1,215 @@
+use super::*;
+use crate::index::log::Incarnation;
+use crate::observation::{StoredBlock, Tier};
+
+const HEARD: Heard = Heard { stream: StreamToken(1), at_ms: 1_000 };
+
+/// An ingest with the index of its leader, to which every batch is committed at once.
+struct Leader {
+    ingest: Ingest,
+    index: Index,
+    committed: u64,
+    number: u64,
+}
+
+// === impl Leader ===
+
+impl Leader {
+    fn new(max_pairs: u64) -> Leader {
+        let index = Index::new(2);
+        let ingest = Ingest::new(&Head::new(Incarnation(1), 1, 3, 8), &index, max_pairs, 500);
+        Leader { ingest, index, committed: 0, number: 0 }
+    }
+
+    fn hear(&mut self, sequence: u64, body: StreamBody) -> Result<(), Violation> {
+        self.number += 1;
+        let message = StreamMessage { number: self.number, epoch: 7, sequence, body };
+        self.ingest.accept(message, &self.index, HEARD)
+    }
+
+    fn commit(&mut self) {
+        while let Some(batch) = self.ingest.take_batch(usize::MAX) {
+            self.committed += 1;
+            batch.records.into_iter().for_each(|record| self.index.apply(self.committed, record));
+        }
+    }
+
+    fn reset(&mut self, observations: Vec<Observation>) {
+        self.hear(0, StreamBody::Reset).unwrap();
+        self.hear(0, StreamBody::Chunk(observations)).unwrap();
+        self.hear(0, StreamBody::ResetComplete).unwrap();
+        self.commit();
+    }
+
+    fn delta(&mut self, sequence: u64, observations: Vec<Observation>) -> Result<(), Violation> {
+        self.hear(sequence, StreamBody::Delta { first_sequence: sequence, observations })
+    }
+
+    fn pairs(&self) -> u64 {
+        self.index.dictionary().replicas().map(|(slot, _)| self.index.pairs_of(slot)).sum()
+    }
+}
+
+fn scope(published: u32, adapter_id: &str) -> Observation {
+    let scope = Scope {
+        tenant_id: "t".into(),
+        model_id: "m".into(),
+        hash_scheme: "vllm".into(),
+        adapter_id: adapter_id.into(),
+    };
+    Observation::Scope { slot: ScopeSlot(published), scope }
+}
+
+fn up(published: u32) -> Observation {
+    Observation::ReplicaUp { replica: ReplicaSlot(published), replica_id: "a".into(), address: "10.0.0.1:80".into() }
+}
+
+fn complete(published: u32) -> Observation {
+    Observation::ReplicaComplete { replica: ReplicaSlot(published) }
+}
+
+fn stored(published: u32, keys: std::ops::Range<u64>) -> Observation {
+    Observation::Stored {
+        replica: ReplicaSlot(published),
+        scope: ScopeSlot(1),
+        tier: Tier::T1,
+        last_seen_ms: 900,
+        blocks: keys.map(|key| StoredBlock { key: BlockKey::Hash64(key), token_count: 16 }).collect(),
+    }
+}
+
+#[test]
+fn the_index_takes_as_many_pairs_as_it_may_and_counts_the_rest() {
+    let mut leader = Leader::new(10);
+    leader.reset(vec![scope(1, ""), up(1), stored(1, 0..8), complete(1)]);
+    leader.delta(1, vec![stored(1, 20..25)]).unwrap();
+    leader.commit();
+    assert_eq!(leader.pairs(), 10);
+    assert_eq!(leader.ingest.take_refused(), Refused { full: 3, ..Refused::default() });
+    assert_eq!(leader.ingest.take_refused(), Refused::default());
+}
+
+#[test]
+fn what_a_newer_generation_replaces_takes_no_room_from_it() {
+    let mut leader = Leader::new(10);
+    leader.reset(vec![scope(1, ""), up(1), stored(1, 0..8), complete(1)]);
+    leader.delta(1, vec![up(2), stored(2, 0..4)]).unwrap();
+    leader.commit();
+    leader.delta(2, vec![stored(2, 4..8), complete(2)]).unwrap();
+    leader.commit();
+    assert_eq!((leader.ingest.take_refused(), leader.pairs()), (Refused::default(), 8));
+    leader.reset(vec![scope(1, ""), up(3), stored(3, 0..10), complete(3)]);
+    assert_eq!((leader.ingest.take_refused(), leader.pairs()), (Refused::default(), 10));
+}
+
+#[test]
+fn a_time_ahead_of_the_clock_is_taken_as_now() {
+    let mut leader = Leader::new(10);
+    let mut ahead = stored(1, 0..1);
+    if let Observation::Stored { last_seen_ms, .. } = &mut ahead {
+        *last_seen_ms = 5_000;
+    }
+    leader.reset(vec![scope(1, ""), up(1)]);
+    leader.delta(1, vec![ahead]).unwrap();
+    let batch = leader.ingest.take_batch(usize::MAX).unwrap();
+    assert!(matches!(batch.records[..], [Observation::Stored { last_seen_ms: 1_000, .. }]), "{batch:?}");
+    assert_eq!(leader.ingest.take_refused(), Refused { future: 1, ..Refused::default() });
+}
+
+#[test]
+fn a_scope_that_a_refused_message_named_is_named_again() {
+    let mut leader = Leader::new(10);
+    leader.reset(vec![scope(1, "")]);
+    let refused = leader.delta(1, vec![scope(2, "lora"), stored(99, 0..1)]);
+    assert_eq!(refused, Err(Violation::UnknownNumber));
+    leader.ingest.start_over();
+    leader.reset(vec![scope(1, ""), scope(2, "lora")]);
+    let Observation::Scope { scope, .. } = scope(2, "lora") else { return };
+    assert!(leader.index.dictionary().scope_slot(&scope).is_some(), "the log knows it");
+}
+
+#[test]
+fn a_replica_that_is_gone_while_its_newer_generation_arrives_is_gone() {
+    let mut leader = Leader::new(10);
+    leader.reset(vec![scope(1, ""), up(1), stored(1, 0..2), complete(1)]);
+    leader.delta(1, vec![up(1), Observation::ReplicaGone { replica: ReplicaSlot(1) }]).unwrap();
+    leader.commit();
+    assert_eq!(leader.index.dictionary().replicas().count(), 0);
+}
+
+#[test]
+fn a_heartbeat_shows_what_was_missed() {
+    let mut leader = Leader::new(10);
+    leader.reset(vec![]);
+    assert_eq!(leader.hear(0, StreamBody::Heartbeat), Ok(()));
+    assert_eq!(leader.hear(3, StreamBody::Heartbeat), Err(Violation::Gap));
+    let elsewhere = StreamMessage { number: 9, epoch: 8, sequence: 0, body: StreamBody::Heartbeat };
+    assert_eq!(leader.ingest.accept(elsewhere, &leader.index, HEARD), Err(Violation::Epoch));
+    leader.hear(0, StreamBody::Reset).unwrap();
+    assert_eq!(leader.hear(0, StreamBody::Heartbeat), Ok(()), "a long reset");
+}
+
+#[test]
+fn batches_are_taken_up_to_a_size_and_all_bytes_are_accounted_for() {
+    let mut leader = Leader::new(1_000);
+    leader.reset(vec![scope(1, ""), up(1)]);
+    assert_eq!(leader.ingest.queued_bytes(), 0);
+    for sequence in 1..=4 {
+        leader.delta(sequence, vec![stored(1, 0..10)]).unwrap();
+    }
+    let one = leader.ingest.queued_bytes() / 4;
+    assert!(one >= 10 * (8 + 4));
+    let batch = leader.ingest.take_batch(2 * one + 1).unwrap();
+    assert_eq!((batch.records.len(), batch.position), (2, Some(Position { epoch: 7, sequence: 2 })));
+    assert_eq!(leader.ingest.queued_bytes(), 2 * one);
+    assert_eq!(leader.ingest.take_batch(1).unwrap().records.len(), 1, "at least one");
+    assert_eq!(leader.ingest.take_batch(usize::MAX).unwrap().number, leader.number);
+    assert_eq!(leader.ingest.queued_bytes(), 0);
+    assert!(leader.ingest.take_batch(usize::MAX).is_none());
+}
+
+#[test]
+fn messages_keep_the_stream_they_came_over() {
+    let mut leader = Leader::new(10);
+    leader.reset(vec![]);
+    leader.delta(1, vec![]).unwrap();
+    let later = Heard { stream: StreamToken(2), at_ms: 2_000 };
+    let resumed = StreamMessage { number: 1, epoch: 7, sequence: 1, body: StreamBody::Resumed };
+    leader.ingest.accept(resumed, &leader.index, later).unwrap();
+    let batch = leader.ingest.take_batch(usize::MAX).unwrap();
+    assert_eq!((batch.number, batch.heard), (1, later));
+}
+
+#[test]
+fn blocks_of_more_scopes_than_a_log_may_name_are_not_taken() {
+    let mut leader = Leader::new(10);
+    let scopes: Vec<Observation> =
+        (1..=MAX_SCOPES as u32 + 1).map(|number| scope(number, &number.to_string())).collect();
+    let extra = MAX_SCOPES as u32 + 1;
+    leader.reset(scopes.into_iter().chain([up(1), stored(1, 0..2), complete(1)]).collect());
+    let mut more = stored(1, 0..3);
+    if let Observation::Stored { scope, .. } = &mut more {
+        *scope = ScopeSlot(extra);
+    }
+    let removed =
+        Observation::Removed { replica: ReplicaSlot(1), scope: ScopeSlot(extra), keys: vec![BlockKey::Hash64(1)] };
+    leader.delta(1, vec![more, removed]).unwrap();
+    leader.commit();
+    assert_eq!(leader.ingest.take_refused(), Refused { scopes: 3, ..Refused::default() });
+    assert_eq!(leader.pairs(), 2);
+}
+
+#[test]
+fn a_generation_whose_successor_does_not_get_complete_ends_in_time() {
+    let mut leader = Leader::new(10);
+    leader.reset(vec![scope(1, ""), up(1), stored(1, 0..2), complete(1)]);
+    leader.reset(vec![scope(1, ""), up(1)]);
+    assert_eq!(leader.pairs(), 2, "it serves while its successor arrives");
+    for (at_ms, pairs) in [(HEARD.at_ms + 500, 2), (HEARD.at_ms + 501, 0)] {
+        let message = StreamMessage { number: 9, epoch: 7, sequence: 0, body: StreamBody::Heartbeat };
+        leader.ingest.accept(message, &leader.index, Heard { at_ms, ..HEARD }).unwrap();
+        leader.commit();
+        assert_eq!(leader.pairs(), pairs);
+    }
+    assert_eq!(leader.index.dictionary().replicas().count(), 1, "the successor goes on arriving");
+}

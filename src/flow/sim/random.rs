@@ -1,0 +1,587 @@
+//! Seeded random schedules of everything that can happen to the VMs of one Envoy.
+//!
+//! At any time, a VM may credit a replica only with blocks that the hub knew it to hold not longer ago than staleness
+//! allows. Once the faults have ended for a while, every VM credits exactly what the hub knows.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use super::{DOMAIN, START_NS, SimHost, scope};
+use crate::config::FilterConfig;
+use crate::flow::follower::View;
+use crate::flow::keys::Keys;
+use crate::flow::node::Node;
+use crate::host::{Cas, Host, SharedValue, StreamToken};
+use crate::index::log::Head;
+use crate::observation::{
+    BlockKey, Observation, ReplicaSlot, ScopeSlot, StoredBlock, StreamBody, StreamMessage, SubscriberMessage, Tier,
+};
+use crate::request::{ChainBlock, RequestChain};
+use crate::wire;
+use prost::Message;
+
+const SCHEDULES: u64 = 500;
+const ROUNDS: usize = 60;
+/// Long enough for a log to be given up as unreadable, and for the longest pause between streams.
+const QUIET_ROUNDS: usize = 140;
+const ROUND_NS: u64 = 100_000_000;
+const STALE_AFTER_MS: u64 = 2_000;
+/// How long a message is under way at most.
+const UNDER_WAY_NS: u64 = 1_000_000_000;
+/// What else may pass until a VM knows that its state is stale, in the proxy's time.
+const SLACK_NS: u64 = 500_000_000;
+/// How long nobody may notice that the clock was set back: a lease must run out, with VMs asleep.
+const UNNOTICED_NS: u64 = 6_000_000_000;
+const KEYS: u64 = 10;
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const MOST_VMS: usize = 4;
+
+struct Sim {
+    host: SimHost,
+    config: FilterConfig,
+    random: Random,
+    vms: Vec<Vm>,
+    hub: Hub,
+    /// Which VM opened a stream.
+    owners: BTreeMap<u32, u64>,
+    next_vm: u64,
+    set_back_at_ns: Vec<u64>,
+}
+
+struct Vm {
+    number: u64,
+    node: Node,
+    context: u32,
+    asleep_rounds: u64,
+}
+
+/// A hub that keeps its side of the contract.
+struct Hub {
+    epoch: u64,
+    sequence: u64,
+    next_number: u32,
+    generations: BTreeMap<u32, Generation>,
+    retained: VecDeque<(u64, Vec<Observation>)>,
+    links: BTreeMap<u32, Link>,
+    /// When the hub last knew a replica to hold a block; `u64::MAX` while it does.
+    held: BTreeMap<(usize, u64), u64>,
+}
+
+struct Generation {
+    name: usize,
+    complete: bool,
+    blocks: BTreeSet<u64>,
+}
+
+#[derive(Default)]
+struct Link {
+    number: u64,
+    /// When each message was sent, and its bytes.
+    under_way: VecDeque<(u64, Vec<u8>)>,
+}
+
+/// A 64-bit generator (splitmix64, public domain, by Sebastiano Vigna).
+struct Random(u64);
+
+// === impl Random ===
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    fn one_in(&mut self, bound: u64) -> bool {
+        self.below(bound) == 0
+    }
+}
+
+// === impl Hub ===
+
+impl Hub {
+    fn new() -> Hub {
+        let mut hub = Hub {
+            epoch: 0,
+            sequence: 0,
+            next_number: 1,
+            generations: BTreeMap::new(),
+            retained: VecDeque::new(),
+            links: BTreeMap::new(),
+            held: BTreeMap::new(),
+        };
+        hub.restart(0);
+        hub
+    }
+
+    fn restart(&mut self, now_ns: u64) {
+        self.epoch += 1;
+        self.sequence = 0;
+        self.next_number = 1;
+        self.generations.clear();
+        self.retained.clear();
+        self.links.clear();
+        self.change(now_ns, vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }]);
+    }
+
+    fn change(&mut self, now_ns: u64, observations: Vec<Observation>) {
+        self.sequence += 1;
+        self.retained.push_back((self.sequence, observations.clone()));
+        if self.retained.len() > 15 {
+            self.retained.pop_front();
+        }
+        let body = StreamBody::Delta { first_sequence: self.sequence, observations };
+        let tokens: Vec<u32> = self.links.keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.send(now_ns, token, body.clone()));
+        self.note(now_ns);
+    }
+
+    fn send(&mut self, now_ns: u64, token: u32, body: StreamBody) {
+        let (epoch, sequence) = (self.epoch, self.sequence);
+        let link = self.links.entry(token).or_default();
+        link.number += 1;
+        let message = StreamMessage { number: link.number, epoch, sequence, body };
+        link.under_way.push_back((now_ns, wire::stream_message_to_proto(&message).encode_to_vec()));
+    }
+
+    fn note(&mut self, now_ns: u64) {
+        for at in self.held.values_mut().filter(|at| **at == u64::MAX) {
+            *at = now_ns;
+        }
+        for Generation { name, blocks, .. } in self.generations.values() {
+            self.held.extend(blocks.iter().map(|key| ((*name, *key), u64::MAX)));
+        }
+    }
+
+    /// Answers a subscription.
+    fn subscribed(&mut self, now_ns: u64, token: u32, epoch: u64, sequence: u64) {
+        self.links.insert(token, Link::default());
+        let oldest = self.retained.front().map_or(self.sequence, |(sequence, _)| sequence - 1);
+        if epoch == self.epoch && (oldest..=self.sequence).contains(&sequence) {
+            // Each message carries its own position, so they are sent as if they happened now.
+            let here = self.sequence;
+            self.sequence = sequence;
+            self.send(now_ns, token, StreamBody::Resumed);
+            let missed: Vec<_> = self.retained.iter().filter(|(at, _)| *at > sequence).cloned().collect();
+            for (at, observations) in missed {
+                self.sequence = at;
+                self.send(now_ns, token, StreamBody::Delta { first_sequence: at, observations });
+            }
+            self.sequence = here;
+            return;
+        }
+        self.send(now_ns, token, StreamBody::Reset);
+        self.send(now_ns, token, StreamBody::Chunk(vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }]));
+        let chunks: Vec<_> = self.generations.iter().map(|(number, generation)| generation.chunk(*number)).collect();
+        chunks.into_iter().for_each(|chunk| self.send(now_ns, token, StreamBody::Chunk(chunk)));
+        self.send(now_ns, token, StreamBody::ResetComplete);
+    }
+
+    fn newest(&self, name: usize) -> Option<u32> {
+        self.generations.iter().rfind(|(_, generation)| generation.name == name).map(|(number, _)| *number)
+    }
+
+    /// Something happens at a replica.
+    fn live(&mut self, now_ns: u64, random: &mut Random) {
+        let name = random.below(NAMES.len() as u64) as usize;
+        let Some(number) = self.newest(name).filter(|_| !random.one_in(10)) else {
+            return self.announce(now_ns, name, random.one_in(3));
+        };
+        let from = 1 + random.below(KEYS);
+        let keys: Vec<u64> = (from..=KEYS.min(from + random.below(5))).collect();
+        let replica = ReplicaSlot(number);
+        let Some(generation) = self.generations.get_mut(&number) else { return };
+        let observation = match random.below(20) {
+            0..11 => {
+                let keys = if random.one_in(2) { (1..=keys[0]).collect() } else { keys };
+                generation.blocks.extend(&keys);
+                stored(number, &keys)
+            }
+            11..16 => {
+                generation.blocks.retain(|key| !keys.contains(key));
+                let keys = keys.into_iter().map(BlockKey::Hash64).collect();
+                Observation::Removed { replica, scope: ScopeSlot(1), keys }
+            }
+            16 => {
+                generation.blocks.clear();
+                self.complete(number);
+                Observation::Cleared { replica }
+            }
+            17 => {
+                self.generations.retain(|_, generation| generation.name != name);
+                Observation::ReplicaGone { replica }
+            }
+            _ => {
+                self.complete(number);
+                Observation::ReplicaComplete { replica }
+            }
+        };
+        self.change(now_ns, vec![observation]);
+    }
+
+    fn announce(&mut self, now_ns: u64, name: usize, at_once: bool) {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.generations.insert(number, Generation { name, complete: false, blocks: BTreeSet::new() });
+        let mut observations = vec![up(number, name)];
+        if at_once {
+            self.complete(number);
+            observations.push(Observation::ReplicaComplete { replica: ReplicaSlot(number) });
+        }
+        self.change(now_ns, observations);
+    }
+
+    fn complete(&mut self, number: u32) {
+        let Some(generation) = self.generations.get_mut(&number) else { return };
+        generation.complete = true;
+        let name = generation.name;
+        self.generations.retain(|other, generation| generation.name != name || *other >= number);
+    }
+
+    fn complete_all(&mut self, now_ns: u64) {
+        for name in 0..NAMES.len() {
+            if let Some(number) = self.newest(name) {
+                self.complete(number);
+                self.change(now_ns, vec![Observation::ReplicaComplete { replica: ReplicaSlot(number) }]);
+            }
+        }
+    }
+
+    /// Leading blocks by replica.
+    fn leading(&self) -> BTreeMap<String, u64> {
+        let complete = self.generations.values().filter(|generation| generation.complete);
+        let leading = complete.map(|generation| {
+            let blocks = (1..=KEYS).take_while(|key| generation.blocks.contains(key)).count() as u64;
+            (NAMES[generation.name].to_owned(), blocks)
+        });
+        leading.filter(|(_, blocks)| *blocks > 0).collect()
+    }
+}
+
+// === impl Generation ===
+
+impl Generation {
+    fn chunk(&self, number: u32) -> Vec<Observation> {
+        let keys: Vec<u64> = self.blocks.iter().copied().collect();
+        let mut observations = vec![up(number, self.name), stored(number, &keys)];
+        if self.complete {
+            observations.push(Observation::ReplicaComplete { replica: ReplicaSlot(number) });
+        }
+        observations
+    }
+}
+
+fn up(number: u32, name: usize) -> Observation {
+    let address = format!("10.0.0.{name}:80");
+    Observation::ReplicaUp { replica: ReplicaSlot(number), replica_id: NAMES[name].to_owned(), address }
+}
+
+fn stored(number: u32, keys: &[u64]) -> Observation {
+    Observation::Stored {
+        replica: ReplicaSlot(number),
+        scope: ScopeSlot(1),
+        tier: Tier::T1,
+        last_seen_ms: START_NS / 1_000_000,
+        blocks: keys.iter().map(|key| StoredBlock { key: BlockKey::Hash64(*key), token_count: 16 }).collect(),
+    }
+}
+
+// === impl Sim ===
+
+impl Sim {
+    fn new(seed: u64) -> Sim {
+        let mut random = Random(seed);
+        let json = format!(
+            r#"{{"hub_cluster": "hub", "models": [{{"model_id": "m"}}], "stale_after_ms": {STALE_AFTER_MS},
+                "limits": {{"pages": {}, "log_segments": {}, "lease_ticks": 3}}}}"#,
+            1 + random.below(5),
+            4 + random.below(8)
+        );
+        let mut sim = Sim {
+            host: SimHost(Rc::default()),
+            config: FilterConfig::from_json(json.as_bytes()).unwrap(),
+            random,
+            vms: Vec::new(),
+            hub: Hub::new(),
+            owners: BTreeMap::new(),
+            next_vm: 1,
+            set_back_at_ns: Vec::new(),
+        };
+        for _ in 0..=sim.random.below(3) {
+            sim.add_vm();
+        }
+        sim
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.host.0.elapsed_ns.get()
+    }
+
+    fn add_vm(&mut self) {
+        if self.vms.len() < MOST_VMS {
+            self.vms.push(Vm { number: self.next_vm, node: Node::new(DOMAIN), context: 1, asleep_rounds: 0 });
+            self.next_vm += 1;
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        for round in 0..ROUNDS {
+            for _ in 0..self.random.below(4) {
+                let now_ns = self.now_ns();
+                self.hub.live(now_ns, &mut self.random);
+            }
+            if self.random.one_in(3) {
+                self.fault();
+            }
+            self.round(round)?;
+        }
+        self.quiet()
+    }
+
+    fn quiet(&mut self) -> Result<(), String> {
+        self.host.0.hub_down.set(false);
+        self.host.0.look_ns.set(0);
+        self.vms.iter_mut().for_each(|vm| vm.asleep_rounds = 0);
+        self.hub.complete_all(self.host.0.elapsed_ns.get());
+        for round in 0..QUIET_ROUNDS {
+            self.round(round)?;
+        }
+        self.deliver(0);
+        let expected = self.hub.leading();
+        for at in 0..self.vms.len() {
+            let credited = self.ask(at)?;
+            if credited.as_ref() != Some(&expected) {
+                let head = match self.host.shared_get(&Keys::new(DOMAIN).head()) {
+                    SharedValue::Present { bytes, .. } => Head::decode(&bytes).ok(),
+                    SharedValue::Absent => None,
+                };
+                return Err(format!(
+                    "VM {at} credits {credited:?} at the end, the hub knows of {expected:?}; {head:?}, counts {:?}",
+                    self.host.0.counts.borrow()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What happens in a tenth of a second.
+    fn round(&mut self, round: usize) -> Result<(), String> {
+        self.host.0.elapsed_ns.set(self.now_ns() + ROUND_NS);
+        for at in 0..self.vms.len() {
+            let vm = &mut self.vms[at];
+            if vm.asleep_rounds > 0 {
+                vm.asleep_rounds -= 1;
+                continue;
+            }
+            vm.node.tick(&self.host, vm.context, &self.config, &|_, _| false);
+            let opened: Vec<u32> = self.host.0.streams.borrow().keys().copied().collect();
+            for token in opened {
+                self.owners.entry(token).or_insert(vm.number);
+            }
+            self.listen();
+            if self.random.one_in(2) {
+                let under_way_ns = self.random.below(UNDER_WAY_NS);
+                self.deliver(under_way_ns);
+            }
+        }
+        if round.is_multiple_of(3) {
+            let (now_ns, tokens) = (self.now_ns(), self.hub.links.keys().copied().collect::<Vec<u32>>());
+            tokens.into_iter().for_each(|token| self.hub.send(now_ns, token, StreamBody::Heartbeat));
+        }
+        self.deliver(UNDER_WAY_NS - 2 * ROUND_NS);
+        for at in 0..self.vms.len() {
+            if self.vms[at].asleep_rounds == 0 && self.random.one_in(2) {
+                self.ask(at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The hub sees which streams there are.
+    fn listen(&mut self) {
+        let now_ns = self.now_ns();
+        let streams = self.host.0.streams.borrow();
+        self.hub.links.retain(|token, _| streams.contains_key(token));
+        for (token, sent) in streams.iter().filter(|(token, _)| self.owners.contains_key(*token)) {
+            if let (Some(SubscriberMessage::Subscribe(subscription)), false) =
+                (sent.first(), self.hub.links.contains_key(token))
+            {
+                self.hub.subscribed(now_ns, *token, subscription.epoch, subscription.sequence);
+            }
+        }
+        for (token, sent) in streams.iter() {
+            let acknowledged = sent.iter().map(|message| match message {
+                SubscriberMessage::Acknowledge(number) => *number,
+                SubscriberMessage::Subscribe(_) => 0,
+            });
+            let most = self.hub.links.get(token).map_or(0, |link| link.number);
+            assert!(acknowledged.max().unwrap_or(0) <= most, "acknowledged what was never sent over this stream");
+        }
+    }
+
+    /// Delivers what has been under way for at least this long.
+    fn deliver(&mut self, under_way_ns: u64) {
+        let now_ns = self.now_ns();
+        let tokens: Vec<u32> = self.hub.links.keys().copied().collect();
+        for token in tokens {
+            let owner = self.owners.get(&token).copied();
+            let Some(at) = self.vms.iter().position(|vm| Some(vm.number) == owner && vm.asleep_rounds == 0) else {
+                continue;
+            };
+            while let Some(link) = self.hub.links.get_mut(&token)
+                && link.under_way.front().is_some_and(|(sent_ns, _)| sent_ns + under_way_ns <= now_ns)
+                && let Some((_, bytes)) = link.under_way.pop_front()
+            {
+                self.vms[at].node.on_stream_message(&self.host, StreamToken(token), &bytes, &self.config);
+                self.listen();
+            }
+        }
+    }
+
+    fn close(&mut self, token: u32) {
+        self.host.0.streams.borrow_mut().remove(&token);
+        self.listen();
+        self.vms.iter_mut().for_each(|vm| vm.node.on_stream_closed(&self.host, StreamToken(token)));
+    }
+
+    fn close_all(&mut self) {
+        let tokens: Vec<u32> = self.host.0.streams.borrow().keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.close(token));
+    }
+
+    fn fault(&mut self) {
+        let at = self.random.below(self.vms.len() as u64) as usize;
+        match self.random.below(16) {
+            0 => self.add_vm(),
+            1 if self.vms.len() > 1 => self.remove_vm(at),
+            2 => {
+                let vm = &mut self.vms[at];
+                vm.node.on_done(&self.host, vm.context);
+                vm.context += 1;
+                self.listen();
+            }
+            3 => self.vms[at].asleep_rounds = self.random.below(20),
+            4 => self.overwrite(|_| Keys::new(DOMAIN).head()),
+            5 | 6 => self.overwrite(|random| Keys::new(DOMAIN).page(random.below(6) as u32)),
+            7..=9 => self.overwrite(|random| {
+                let ring = 12;
+                Keys::new(DOMAIN).log(random.below(ring), ring as u32)
+            }),
+            10 => self.set_clock(),
+            11 => {
+                self.close_all();
+                let now_ns = self.now_ns();
+                self.hub.restart(now_ns);
+            }
+            12 => {
+                self.close_all();
+                let down = self.host.0.hub_down.get();
+                self.host.0.hub_down.set(!down);
+            }
+            13 => self.host.0.look_ns.set(self.random.below(3) * 150_000),
+            14 => self.say_something_wrong(),
+            _ => self.close_all(),
+        }
+    }
+
+    fn remove_vm(&mut self, at: usize) {
+        let mut vm = self.vms.remove(at);
+        if self.random.one_in(2) {
+            vm.node.on_done(&self.host, vm.context);
+        }
+        let owned: Vec<u32> =
+            self.owners.iter().filter(|(_, owner)| **owner == vm.number).map(|(token, _)| *token).collect();
+        owned.into_iter().for_each(|token| self.close(token));
+    }
+
+    /// Somebody else writes: something else entirely, half of the value, or another value.
+    fn overwrite(&mut self, key: impl Fn(&mut Random) -> String) {
+        let (key, other) = (key(&mut self.random), key(&mut self.random));
+        let SharedValue::Present { bytes, .. } = self.host.shared_get(&key) else { return };
+        let garbage = match self.random.below(3) {
+            0 => b"garbage".to_vec(),
+            1 => bytes[..bytes.len() / 2].to_vec(),
+            _ => match self.host.shared_get(&other) {
+                SharedValue::Present { bytes, .. } if Head::decode(&bytes).is_err() => bytes,
+                _ => Vec::new(),
+            },
+        };
+        self.host.shared_set(&key, &garbage, Cas(0));
+    }
+
+    fn set_clock(&mut self) {
+        let by_ns = (self.random.below(7_200_000) as i64 - 3_600_000) * 1_000_000;
+        if by_ns < 0 {
+            self.set_back_at_ns.push(self.now_ns());
+        }
+        self.host.0.skew_ns.set(self.host.0.skew_ns.get() + by_ns);
+    }
+
+    /// A message that breaks the contract, to whoever has a stream.
+    fn say_something_wrong(&mut self) {
+        let now_ns = self.now_ns();
+        let Some(token) = self.hub.links.keys().copied().next_back() else { return };
+        let wrong = match self.random.below(4) {
+            0 => StreamBody::Delta { first_sequence: self.hub.sequence + 5, observations: vec![] },
+            1 => StreamBody::ResetComplete,
+            2 => StreamBody::Delta { first_sequence: self.hub.sequence, observations: vec![stored(999, &[1])] },
+            _ => StreamBody::Chunk(vec![Observation::Cleared { replica: ReplicaSlot(998) }]),
+        };
+        self.hub.send(now_ns, token, wrong);
+    }
+
+    /// The oldest time at which a credited block may last have been held.
+    fn oldest_allowed_ns(&self) -> u64 {
+        // A generation that waits for its successor, and then a hub that falls silent.
+        let window_ns = 2 * STALE_AFTER_MS * 1_000_000 + UNDER_WAY_NS + SLACK_NS;
+        let mut oldest_ns = self.now_ns().saturating_sub(window_ns);
+        // Setting the clock back begins a staleness anew.
+        for set_back_ns in self.set_back_at_ns.iter().rev() {
+            if oldest_ns.saturating_sub(UNNOTICED_NS) < *set_back_ns {
+                oldest_ns = oldest_ns.min(set_back_ns.saturating_sub(window_ns));
+            }
+        }
+        oldest_ns
+    }
+
+    /// What a VM credits, in blocks by replica; none if it would say nothing.
+    fn ask(&mut self, at: usize) -> Result<Option<BTreeMap<String, u64>>, String> {
+        let oldest_ns = self.oldest_allowed_ns();
+        let now_ms = self.host.now_ms();
+        let known = self.vms[at].node.ask(&self.host, 5_000_000);
+        let View::Index(index) = known.view else { return Ok(None) };
+        if known.heard_ms.is_none() || known.is_stale(STALE_AFTER_MS, now_ms) {
+            return Ok(None);
+        }
+        let Some(slot) = index.dictionary().scope_slot(&scope()) else { return Ok(Some(BTreeMap::new())) };
+        let chain = (1..=KEYS).map(|key| ChainBlock { key: BlockKey::Hash64(key), tokens: 1 }).collect();
+        let mut credited = BTreeMap::new();
+        for run in index.leading_runs(slot, &RequestChain::Chain(chain), 0) {
+            let Some(replica) = index.dictionary().complete_replica(run.replica) else { continue };
+            let blocks = u64::from(run.matched_tokens);
+            let Some(name) = NAMES.iter().position(|name| *name == &*replica.replica_id) else { continue };
+            for key in 1..=blocks {
+                let held_ns = self.hub.held.get(&(name, key)).copied().unwrap_or(0);
+                if held_ns < oldest_ns {
+                    let ago_ms = (self.host.0.elapsed_ns.get() - held_ns) / 1_000_000;
+                    return Err(format!("VM {at} credits {} with block {key}, gone for {ago_ms} ms", NAMES[name]));
+                }
+            }
+            if credited.insert(replica.replica_id.to_string(), blocks).is_some() {
+                return Err(format!("VM {at} credits {} twice", NAMES[name]));
+            }
+        }
+        Ok(Some(credited))
+    }
+}
+
+#[test]
+fn no_schedule_makes_a_vm_credit_what_is_gone_and_all_recover() {
+    for seed in 0..SCHEDULES {
+        if let Err(problem) = Sim::new(seed).run() {
+            panic!("seed {seed}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! The index and the decision against a naive oracle, over seeded random histories.
+//!
+//! A history is a list of operations; the index and [`support/reference.rs`](reference::Reference) see the same ones. In
+//! between, parts of the index are saved as pages, each at its own time, and now and then an index is rebuilt from
+//! pages of different age and a replay of the log from the oldest, which is how a VM that comes late gets its state. At
+//! every question both must agree: a run too long or a replica too many is an overcount and always fails. A history
+//! that fails is shrunk before it is printed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a failing test says so by panicking, helpers included"
+)]
+
+#[path = "support/reference.rs"]
+mod reference;
+
+use reference::{Outcome, Reference};
+use warmroute::index::Index;
+use warmroute::observation::{BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier};
+use warmroute::request::{ChainBlock, LookupRequest, RequestChain};
+use warmroute::routing::decision::{Decision, decide};
+use warmroute::routing::policy::{Policy, Ranking};
+use warmroute::routing::reason::{Detail, ReasonCode};
+
+const HISTORIES: u64 = 1_500;
+const OPERATIONS: usize = 160;
+const SHARDS: u32 = 4;
+const BLOCK: u32 = 16;
+const TTL_MS: u64 = 1_000;
+const START_MS: u64 = 1_700_000_000_000;
+const SCOPES: u32 = 3;
+
+/// One step of a history. Numbers are concrete, so that any of them can be left out.
+#[derive(Clone, Debug)]
+enum Operation {
+    Observe(Observation),
+    /// Time goes on.
+    Wait {
+        ms: u64,
+    },
+    /// Every shard is swept once.
+    Sweep,
+    /// A part is saved as a page: 0 the dictionary, n + 1 the shard n.
+    Save {
+        page: usize,
+    },
+    /// A new index from the pages and the log.
+    Rebuild,
+    Look {
+        request: LookupRequest,
+        policy: Policy,
+    },
+}
+
+/// A defect put in on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Defect {
+    None,
+    RemovedIgnored,
+    ClearedIgnored,
+    GoneIgnored,
+    ExpiryIgnored,
+    /// The log is replayed from the newest page instead of the oldest.
+    ReplayCut,
+    /// A shard's page claims to be younger than it is, so that the replay skips what it does not have.
+    PageDatedAhead,
+}
+
+/// The index under test, and all that is needed to rebuild it.
+struct Subject {
+    index: Index,
+    defect: Defect,
+    log: Vec<Observation>,
+    /// For each page when it was saved, as a log sequence, and its records.
+    pages: Vec<(u64, Vec<Observation>)>,
+    now_ms: u64,
+}
+
+/// A 64-bit generator (splitmix64, public domain, by Sebastiano Vigna).
+struct Random(u64);
+
+// === impl Random ===
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+}
+
+// === impl Subject ===
+
+impl Subject {
+    fn new(defect: Defect) -> Subject {
+        let pages = vec![(0, Vec::new()); SHARDS as usize + 1];
+        Subject { index: Index::new(SHARDS), defect, log: Vec::new(), pages, now_ms: START_MS }
+    }
+
+    fn observe(&mut self, observation: &Observation) {
+        let lost = match observation {
+            Observation::Removed { .. } => self.defect == Defect::RemovedIgnored,
+            Observation::Cleared { .. } => self.defect == Defect::ClearedIgnored,
+            Observation::ReplicaGone { .. } => self.defect == Defect::GoneIgnored,
+            _ => false,
+        };
+        if !lost {
+            self.log.push(observation.clone());
+            self.index.apply(self.log.len() as u64, observation.clone());
+        }
+    }
+
+    fn oldest_ms(&self) -> u64 {
+        if self.defect == Defect::ExpiryIgnored { 0 } else { self.now_ms - TTL_MS }
+    }
+
+    fn sweep(&mut self) {
+        let oldest_ms = self.oldest_ms();
+        (0..SHARDS).for_each(|_| self.index.sweep_next(|_, last_seen_ms| last_seen_ms <= oldest_ms));
+    }
+
+    fn save(&mut self, page: usize) {
+        let as_of = self.log.len() as u64;
+        self.pages[page] = match page.checked_sub(1) {
+            None => (as_of, self.index.dictionary_observations()),
+            Some(shard) if self.defect == Defect::PageDatedAhead => (as_of + 10, self.index.shard_observations(shard)),
+            Some(shard) => (as_of, self.index.shard_observations(shard)),
+        };
+    }
+
+    fn rebuild(&mut self) {
+        let mut rebuilt = Index::new(SHARDS);
+        for (page, (as_of, records)) in self.pages.iter().enumerate() {
+            match page.checked_sub(1) {
+                None => rebuilt.load_dictionary(*as_of, records),
+                Some(shard) => rebuilt.load_shard(shard, *as_of, records.clone()),
+            }
+        }
+        assert_eq!(rebuilt.oldest_as_of(), self.pages.iter().map(|(as_of, _)| *as_of).min().unwrap());
+        let from = match self.defect {
+            Defect::ReplayCut => rebuilt.loaded_as_of().max().unwrap(),
+            _ => rebuilt.oldest_as_of(),
+        };
+        for (at, observation) in self.log.iter().enumerate().skip(from as usize) {
+            rebuilt.apply(at as u64 + 1, observation.clone());
+        }
+        self.index = rebuilt;
+    }
+}
+
+/// Runs a history over both.
+fn run(history: &[Operation], defect: Defect) -> Result<(), String> {
+    let mut reference = Reference::default();
+    let mut subject = Subject::new(defect);
+    for (at, operation) in history.iter().enumerate() {
+        match operation {
+            Operation::Observe(observation) => {
+                reference.apply(observation);
+                subject.observe(observation);
+            }
+            Operation::Wait { ms } => subject.now_ms += ms,
+            Operation::Sweep => {
+                reference.sweep(subject.now_ms - TTL_MS);
+                subject.sweep();
+            }
+            Operation::Save { page } => subject.save(*page),
+            Operation::Rebuild => {
+                subject.rebuild();
+                // Pages hold what has been swept since.
+                reference.sweep(subject.now_ms - TTL_MS);
+                subject.sweep();
+            }
+            Operation::Look { request, policy } => {
+                look(&reference, &subject, request, policy).map_err(|problem| format!("operation {at}: {problem}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn look(reference: &Reference, subject: &Subject, request: &LookupRequest, policy: &Policy) -> Result<(), String> {
+    let Subject { index, now_ms, .. } = subject;
+    if let Some(scope) = index.dictionary().scope_slot(&request.scope) {
+        let found = index.leading_runs(scope, &request.chain, subject.oldest_ms());
+        let mut expected = reference.runs(scope, &request.chain, now_ms - TTL_MS);
+        for run in &found {
+            match expected.remove(&run.replica) {
+                None => return Err(format!("overcount: {run:?} holds nothing of the chain")),
+                Some(truth) if run.matched_tokens > truth.tokens => {
+                    return Err(format!("overcount: {run:?}, not {truth:?}"));
+                }
+                Some(truth)
+                    if (run.matched_tokens, run.last_seen_ms, run.tier)
+                        != (truth.tokens, truth.last_seen_ms, truth.tier) =>
+                {
+                    return Err(format!("undercount or another age or tier: {run:?}, not {truth:?}"));
+                }
+                Some(_) => {}
+            }
+        }
+        if !expected.is_empty() {
+            return Err(format!("undercount: missing {expected:?}"));
+        }
+        if !found.is_sorted_by_key(|run| run.replica) {
+            return Err(format!("not sorted by replica: {found:?}"));
+        }
+    }
+    let ranking = Ranking::default();
+    let decision = decide(index, request, policy, &ranking, *now_ms);
+    agree(&decision, &reference.decide(request, policy, &ranking, *now_ms))
+        .map_err(|problem| format!("{problem}: {decision:?}"))
+}
+
+/// Scores are computed in f32 by the one and in f64 by the other.
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-4 * a.abs().max(b.abs()).max(1.0)
+}
+
+fn agree(decision: &Decision, outcome: &Outcome) -> Result<(), String> {
+    let floor = f64::from(Policy::default().routing_floor_score);
+    let detail = match outcome {
+        Outcome::Match(expected) => return agree_on_match(decision, expected),
+        Outcome::BelowRoutingFloor { best } if close(*best, floor) => return Ok(()),
+        Outcome::BelowRoutingFloor { .. } => decision.detail == Detail::BelowRoutingFloor,
+        Outcome::BelowMatchedTokens => decision.detail == Detail::BelowMatchedTokens,
+        Outcome::BelowMinimumPrefix => decision.detail == Detail::BelowMinimumPrefix,
+        Outcome::NoRun => matches!(decision.detail, Detail::Miss | Detail::Cold),
+    };
+    if detail && decision.reason == ReasonCode::NoHint && decision.ranked.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("expected no hint, {outcome:?}"))
+    }
+}
+
+fn agree_on_match(
+    decision: &Decision,
+    expected: &std::collections::BTreeMap<String, (String, f64, u32)>,
+) -> Result<(), String> {
+    let best = expected.values().map(|(_, score, _)| *score).fold(0.0, f64::max);
+    if decision.detail == Detail::BelowRoutingFloor && close(best, f64::from(Policy::default().routing_floor_score)) {
+        return Ok(());
+    }
+    if decision.reason != ReasonCode::PrefixMatch || decision.ranked.len() != expected.len() {
+        return Err(format!("expected a match of {expected:?}"));
+    }
+    for replica in &decision.ranked {
+        let Some((address, score, tokens)) = expected.get(&*replica.replica_id) else {
+            return Err(format!("overcount: {} is no candidate", replica.replica_id));
+        };
+        if !close(f64::from(replica.score), *score) || replica.matched_tokens != *tokens || *address != *replica.address
+        {
+            return Err(format!("{} should have {tokens} tokens, a score of {score}, {address}", replica.replica_id));
+        }
+    }
+    let in_order = decision.ranked.windows(2).all(|pair| {
+        pair[0].score > pair[1].score || (pair[0].score == pair[1].score && pair[0].replica_id < pair[1].replica_id)
+    });
+    if in_order { Ok(()) } else { Err(String::from("not in order")) }
+}
+
+// === Histories ===
+
+/// What a generator must remember to say things that make sense most of the time.
+struct Storyteller {
+    random: Random,
+    now_ms: u64,
+    next_replica: u32,
+    /// Generations that were announced, with whether they have ended.
+    live: Vec<u32>,
+}
+
+fn history(seed: u64) -> Vec<Operation> {
+    let mut teller = Storyteller { random: Random(seed), now_ms: START_MS, next_replica: 1, live: Vec::new() };
+    let scopes =
+        (1..=SCOPES).map(|slot| Operation::Observe(Observation::Scope { slot: ScopeSlot(slot), scope: scope(slot) }));
+    let mut history: Vec<Operation> = scopes.collect();
+    while history.len() < OPERATIONS {
+        teller.step(&mut history);
+    }
+    history
+}
+
+/// Scopes 1 and 2 differ in their adapter only, 3 is another tenant's.
+fn scope(slot: u32) -> Scope {
+    Scope {
+        tenant_id: if slot == 3 { "other".into() } else { "t".into() },
+        model_id: "m".into(),
+        hash_scheme: "vllm".into(),
+        adapter_id: if slot == 2 { "lora".into() } else { String::new() },
+    }
+}
+
+/// Block `depth` of chain `family`. Odd families have wide keys.
+fn key(family: u64, depth: u64) -> BlockKey {
+    match family % 2 {
+        0 => BlockKey::Hash64(family << 32 | depth),
+        _ => BlockKey::from_bytes(&[family.to_be_bytes(), depth.to_be_bytes(), [7; 8]].concat()).unwrap(),
+    }
+}
+
+// === impl Storyteller ===
+
+impl Storyteller {
+    fn step(&mut self, out: &mut Vec<Operation>) {
+        match self.random.below(100) {
+            0..12 => self.announce(out),
+            12..45 => self.store(out),
+            45..57 => self.remove(out),
+            57..60 => self.with_replica(out, |replica| Observation::Cleared { replica }),
+            60..62 => self.with_replica(out, |replica| Observation::ReplicaGone { replica }),
+            62..66 => self.with_replica(out, |replica| Observation::ReplicaComplete { replica }),
+            66..69 => self.report(out),
+            69..75 => {
+                let ms = self.random.pick(&[1, 20, 100, 300, 700]);
+                self.now_ms += ms;
+                out.push(Operation::Wait { ms });
+            }
+            75..78 => out.push(Operation::Sweep),
+            78..84 => out.push(Operation::Save { page: self.random.below(u64::from(SHARDS) + 1) as usize }),
+            84..87 => out.push(Operation::Rebuild),
+            _ => self.look(out),
+        }
+    }
+
+    fn announce(&mut self, out: &mut Vec<Operation>) {
+        let replica = ReplicaSlot(self.next_replica);
+        self.next_replica += 1;
+        self.live.push(replica.0);
+        let name = self.random.below(4);
+        let up = Observation::ReplicaUp {
+            replica,
+            replica_id: format!("r{name}"),
+            address: format!("10.0.0.{name}:{}", 8000 + replica.0),
+        };
+        out.push(Operation::Observe(up));
+        if self.random.below(4) > 0 {
+            out.push(Operation::Observe(Observation::ReplicaComplete { replica }));
+        }
+    }
+
+    fn replica(&mut self) -> Option<ReplicaSlot> {
+        // The newest ones most often; older ones have mostly ended, and must stay ended.
+        let back = self.random.below(6).min(self.random.below(6)) as usize;
+        let at = self.live.len().checked_sub(1 + back)?;
+        Some(ReplicaSlot(self.live[at]))
+    }
+
+    fn with_replica(&mut self, out: &mut Vec<Operation>, observation: impl Fn(ReplicaSlot) -> Observation) {
+        if let Some(replica) = self.replica() {
+            out.push(Operation::Observe(observation(replica)));
+        }
+    }
+
+    fn scope(&mut self) -> ScopeSlot {
+        ScopeSlot(self.random.pick(&[1, 1, 1, 1, 1, 2, 3]))
+    }
+
+    fn store(&mut self, out: &mut Vec<Operation>) {
+        let Some(replica) = self.replica() else { return };
+        let (family, from) = (self.random.below(2), self.random.pick(&[1, 1, 1, 3, 6]));
+        let to = from + self.random.below(8);
+        let last_seen_ms = self.now_ms - self.random.pick(&[0, 0, 10, 500, 999, 1_000, 1_500]);
+        let tier = self.random.pick(&[Tier::T1, Tier::T1, Tier::T2, Tier::T3, Tier::Unspecified]);
+        let blocks = (from..=to)
+            .map(|depth| StoredBlock { key: key(family, depth), token_count: depth as u32 * BLOCK })
+            .collect();
+        let scope = self.scope();
+        out.push(Operation::Observe(Observation::Stored { replica, scope, tier, last_seen_ms, blocks }));
+    }
+
+    fn remove(&mut self, out: &mut Vec<Operation>) {
+        let Some(replica) = self.replica() else { return };
+        let (family, from) = (self.random.below(2), 1 + self.random.below(8));
+        let to = from + self.random.below(4);
+        let keys = (from..=to).map(|depth| key(family, depth)).collect();
+        let scope = self.scope();
+        out.push(Operation::Observe(Observation::Removed { replica, scope, keys }));
+    }
+
+    fn report(&mut self, out: &mut Vec<Operation>) {
+        let reported_ms = self.now_ms - self.random.pick(&[0, 0, 990, 1_000]);
+        let pressure = self.random.pick(&[0.0, 0.25, 0.5, 1.0]);
+        let stats = ReplicaStats { pressure, hit_rate: 0.0, reported_ms };
+        self.with_replica(out, |replica| Observation::Stats { replica, stats });
+    }
+
+    fn look(&mut self, out: &mut Vec<Operation>) {
+        let (family, length) = (self.random.below(2), 1 + self.random.below(10));
+        let chain = match self.random.below(4) {
+            0 => RequestChain::Exact { key: key(family, length), token_count: length as u32 * BLOCK },
+            _ => RequestChain::Chain(
+                (1..=length).map(|depth| ChainBlock { key: key(family, depth), tokens: BLOCK }).collect(),
+            ),
+        };
+        let request = LookupRequest {
+            scope: scope(self.scope().0),
+            chain,
+            effective_tokens: length as u32 * BLOCK,
+            slo_ttft_ms: self.random.pick(&[None, None, Some(0), Some(100), Some(200)]),
+        };
+        let policy = Policy {
+            eviction_ttl_ms: TTL_MS,
+            minimum_prefix_tokens: self.random.pick(&[0, 0, 48]),
+            minimum_matched_tokens: self.random.pick(&[0, 32, 64]),
+            ..Policy::default()
+        };
+        out.push(Operation::Look { request, policy });
+    }
+}
+
+/// Leaves operations out, in ever smaller pieces, while what is left still fails.
+fn shrink(mut history: Vec<Operation>, fails: impl Fn(&[Operation]) -> bool) -> Vec<Operation> {
+    let mut size = history.len() / 2;
+    while size > 0 {
+        let mut at = 0;
+        while at < history.len() {
+            let mut shorter = history.clone();
+            shorter.drain(at..(at + size).min(history.len()));
+            if fails(&shorter) {
+                history = shorter;
+            } else {
+                at += size;
+            }
+        }
+        size /= 2;
+    }
+    history
+}
+
+/// The first failing history among those of `seeds`, shrunk, and what is wrong.
+fn first_failure(seeds: std::ops::Range<u64>, defect: Defect) -> Option<(u64, Vec<Operation>, String)> {
+    let seed = seeds.into_iter().find(|seed| run(&history(*seed), defect).is_err())?;
+    let shrunk = shrink(history(seed), |shorter| run(shorter, defect).is_err());
+    let problem = run(&shrunk, defect).unwrap_err();
+    Some((seed, shrunk, problem))
+}
+
+#[test]
+fn the_index_agrees_with_the_oracle() {
+    if let Some((seed, shrunk, problem)) = first_failure(0..HISTORIES, Defect::None) {
+        let steps: Vec<String> = shrunk.iter().map(|operation| format!("{operation:?}")).collect();
+        panic!("seed {seed}: {problem}\n{}", steps.join("\n"));
+    }
+}
+
+#[test]
+fn a_history_says_something_about_every_outcome() {
+    let mut seen = std::collections::BTreeMap::new();
+    for seed in 0..40 {
+        let mut subject = Subject::new(Defect::None);
+        for operation in history(seed) {
+            match operation {
+                Operation::Observe(observation) => subject.observe(&observation),
+                Operation::Wait { ms } => subject.now_ms += ms,
+                Operation::Look { request, policy } => {
+                    let decision = decide(&subject.index, &request, &policy, &Ranking::default(), subject.now_ms);
+                    *seen.entry(decision.detail.as_str()).or_insert(0) += 1;
+                }
+                Operation::Sweep | Operation::Save { .. } | Operation::Rebuild => {}
+            }
+        }
+    }
+    for detail in
+        [Detail::None, Detail::Miss, Detail::BelowMinimumPrefix, Detail::BelowMatchedTokens, Detail::BelowRoutingFloor]
+    {
+        assert!(seen.get(detail.as_str()).is_some_and(|times| *times >= 5), "{detail:?} is rare: {seen:?}");
+    }
+}
+
+#[test]
+fn every_planted_defect_is_found_and_shrinks() {
+    for defect in [
+        Defect::RemovedIgnored,
+        Defect::ClearedIgnored,
+        Defect::GoneIgnored,
+        Defect::ExpiryIgnored,
+        Defect::ReplayCut,
+        Defect::PageDatedAhead,
+    ] {
+        let (seed, shrunk, problem) =
+            first_failure(0..HISTORIES, defect).unwrap_or_else(|| panic!("{defect:?} passes"));
+        assert!(shrunk.len() <= 12, "{defect:?}, seed {seed}, is still {} long: {shrunk:#?}", shrunk.len());
+        if !matches!(defect, Defect::ReplayCut | Defect::PageDatedAhead) {
+            assert!(problem.contains("overcount"), "{defect:?}, seed {seed}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Who holds what, the slow and obvious way: the oracle that the index is tested against.
+//!
+//! Nothing is shared with the index but the types of its inputs. Everything is one flat map, every question walks all of
+//! it, and the score is computed in f64.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warmroute::observation::{BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier};
+use warmroute::request::{LookupRequest, RequestChain};
+use warmroute::routing::policy::{Policy, Ranking};
+
+/// Every observation so far, folded.
+#[derive(Clone, Debug, Default)]
+pub struct Reference {
+    scopes: BTreeMap<ScopeSlot, Scope>,
+    generations: BTreeMap<ReplicaSlot, Generation>,
+    held: BTreeMap<(ScopeSlot, BlockKey, ReplicaSlot), Held>,
+}
+
+/// A generation of a replica that has not ended.
+#[derive(Clone, Debug)]
+struct Generation {
+    replica_id: String,
+    address: String,
+    complete: bool,
+    stats: Option<ReplicaStats>,
+}
+
+/// What is known of one block at one generation.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    tier: Tier,
+    token_count: u32,
+    last_seen_ms: u64,
+}
+
+/// A leading run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub tokens: u32,
+    pub last_seen_ms: u64,
+    pub tier: Tier,
+}
+
+/// What the contract's steps come to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    BelowMinimumPrefix,
+    /// Nothing matched, whether or not anything is known.
+    NoRun,
+    BelowMatchedTokens,
+    BelowRoutingFloor {
+        best: f64,
+    },
+    /// By replica id: address, score and matched tokens.
+    Match(BTreeMap<String, (String, f64, u32)>),
+}
+
+// === impl Reference ===
+
+impl Reference {
+    pub fn apply(&mut self, observation: &Observation) {
+        match observation {
+            Observation::Scope { slot, scope } => {
+                self.scopes.insert(*slot, scope.clone());
+            }
+            Observation::ReplicaUp { replica, replica_id, address } => {
+                let generation = Generation {
+                    replica_id: replica_id.clone(),
+                    address: address.clone(),
+                    complete: false,
+                    stats: None,
+                };
+                self.generations.insert(*replica, generation);
+            }
+            Observation::ReplicaComplete { replica } => self.complete(*replica),
+            Observation::ReplicaGone { replica } => self.gone(*replica),
+            Observation::Stored { replica, scope, tier, last_seen_ms, blocks } => {
+                for StoredBlock { key, token_count } in blocks {
+                    let held = Held { tier: *tier, token_count: *token_count, last_seen_ms: *last_seen_ms };
+                    self.held.insert((*scope, key.clone(), *replica), held);
+                }
+            }
+            Observation::Removed { replica, scope, keys } => {
+                for key in keys {
+                    self.held.remove(&(*scope, key.clone(), *replica));
+                }
+            }
+            Observation::Cleared { replica } => self.held.retain(|(.., holder), _| holder != replica),
+            Observation::Stats { replica, stats } => {
+                if let Some(generation) = self.generations.get_mut(replica) {
+                    generation.stats = Some(*stats);
+                }
+            }
+            Observation::PublishedScope { .. } | Observation::PublishedReplica { .. } => {}
+        }
+    }
+
+    /// Forgets what was last seen at `oldest_ms` or before, and what ended generations held.
+    pub fn sweep(&mut self, oldest_ms: u64) {
+        let Reference { generations, held, .. } = self;
+        held.retain(|(.., replica), held| held.last_seen_ms > oldest_ms && generations.contains_key(replica));
+    }
+
+    /// The leading run of every generation that counts and has one.
+    pub fn runs(&self, scope: ScopeSlot, chain: &RequestChain, oldest_ms: u64) -> BTreeMap<ReplicaSlot, Run> {
+        let complete = self.generations.iter().filter(|(_, generation)| generation.complete);
+        complete.filter_map(|(replica, _)| Some((*replica, self.run(*replica, scope, chain, oldest_ms)?))).collect()
+    }
+
+    pub fn decide(&self, request: &LookupRequest, policy: &Policy, ranking: &Ranking, now_ms: u64) -> Outcome {
+        if request.effective_tokens < policy.minimum_prefix_tokens {
+            return Outcome::BelowMinimumPrefix;
+        }
+        let oldest_ms = now_ms.saturating_sub(policy.eviction_ttl_ms);
+        let slot = self.scopes.iter().find(|(_, scope)| **scope == request.scope).map(|(slot, _)| *slot);
+        let runs = slot.map(|slot| self.runs(slot, &request.chain, oldest_ms)).unwrap_or_default();
+        if runs.is_empty() {
+            return Outcome::NoRun;
+        }
+        let total = self.serving(&request.scope);
+        let scored =
+            runs.iter().filter(|(_, run)| run.tokens >= policy.minimum_matched_tokens.max(1)).map(|(slot, run)| {
+                let generation = &self.generations[slot];
+                let sharing = match request.chain {
+                    RequestChain::Exact { .. } => runs.len(),
+                    RequestChain::Chain(_) => runs.values().filter(|other| other.tokens >= run.tokens).count(),
+                };
+                let score = score(run, generation.stats.as_ref(), sharing, total, request, policy, ranking, now_ms);
+                (generation.replica_id.clone(), (generation.address.clone(), score, run.tokens))
+            });
+        let scored: BTreeMap<_, _> = scored.collect();
+        let Some(best) = scored.values().map(|(_, score, _)| *score).reduce(f64::max) else {
+            return Outcome::BelowMatchedTokens;
+        };
+        if best < f64::from(policy.routing_floor_score) {
+            return Outcome::BelowRoutingFloor { best };
+        }
+        Outcome::Match(scored)
+    }
+
+    fn run(&self, replica: ReplicaSlot, scope: ScopeSlot, chain: &RequestChain, oldest_ms: u64) -> Option<Run> {
+        let held =
+            |key: &BlockKey| self.held.get(&(scope, key.clone(), replica)).filter(|held| held.last_seen_ms > oldest_ms);
+        match chain {
+            RequestChain::Exact { key, .. } => {
+                held(key).map(|held| Run { tokens: held.token_count, last_seen_ms: held.last_seen_ms, tier: held.tier })
+            }
+            RequestChain::Chain(blocks) => {
+                let leading: Vec<_> =
+                    blocks.iter().map_while(|block| Some((held(&block.key)?, block.tokens))).collect();
+                Some(Run {
+                    tokens: leading.iter().map(|(_, tokens)| tokens).sum(),
+                    last_seen_ms: leading.iter().map(|(held, _)| held.last_seen_ms).min()?,
+                    tier: leading.iter().map(|(held, _)| held.tier).max()?,
+                })
+            }
+        }
+    }
+
+    /// Replicas that hold anything under the scope's tenant, model and hash scheme.
+    fn serving(&self, scope: &Scope) -> usize {
+        let alike = |other: &Scope| {
+            (&other.tenant_id, &other.model_id, &other.hash_scheme)
+                == (&scope.tenant_id, &scope.model_id, &scope.hash_scheme)
+        };
+        let holding: BTreeSet<ReplicaSlot> = self
+            .held
+            .keys()
+            .filter(|(slot, ..)| self.scopes.get(slot).is_some_and(alike))
+            .map(|(.., replica)| *replica)
+            .filter(|replica| self.generations.get(replica).is_some_and(|generation| generation.complete))
+            .collect();
+        holding.len()
+    }
+
+    /// A complete generation ends the others of its replica, but for newer ones that are still arriving.
+    fn complete(&mut self, slot: ReplicaSlot) {
+        let Some(generation) = self.generations.get_mut(&slot) else { return };
+        generation.complete = true;
+        let replica_id = generation.replica_id.clone();
+        self.generations.retain(|other, generation| {
+            *other == slot || generation.replica_id != replica_id || (*other > slot && !generation.complete)
+        });
+    }
+
+    /// A replica that is gone takes its older generations along.
+    fn gone(&mut self, slot: ReplicaSlot) {
+        let Some(generation) = self.generations.get(&slot) else { return };
+        let replica_id = generation.replica_id.clone();
+        self.generations.retain(|other, generation| generation.replica_id != replica_id || *other > slot);
+    }
+}
+
+/// Matched tokens x freshness x pressure x SLO bias x distinguishing power.
+#[allow(clippy::too_many_arguments, reason = "the formula has that many inputs")]
+fn score(
+    run: &Run,
+    stats: Option<&ReplicaStats>,
+    sharing: usize,
+    total: usize,
+    request: &LookupRequest,
+    policy: &Policy,
+    ranking: &Ranking,
+    now_ms: u64,
+) -> f64 {
+    let ttl_ms = policy.eviction_ttl_ms;
+    let age_ms = now_ms.saturating_sub(run.last_seen_ms);
+    let freshness = if age_ms >= ttl_ms { 0.0 } else { 1.0 - age_ms as f64 / ttl_ms as f64 };
+    let pressure = match stats {
+        Some(stats) if now_ms.saturating_sub(stats.reported_ms) < ttl_ms => f64::from(stats.pressure),
+        _ => 0.0,
+    };
+    let unloaded = (1.0 - f64::from(ranking.pressure_weight) * pressure).clamp(0.0, 1.0);
+    let tight = request.slo_ttft_ms.is_some_and(|ttft_ms| ttft_ms > 0 && ttft_ms < ranking.slo_tight_ttft_ms);
+    let bias = if tight { 1.0 + freshness * f64::from(ranking.slo_tight_bias) } else { 1.0 };
+    let power = match total {
+        0 | 1 => 1.0,
+        _ if sharing >= total => 0.0,
+        _ => 1.0 - sharing as f64 / total as f64,
+    };
+    f64::from(run.tokens) * freshness * unloaded * bias * power
+}

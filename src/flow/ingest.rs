@@ -28,8 +28,8 @@ pub struct Ingest {
     next_scope: u32,
     next_replica: u32,
     position: Option<Position>,
-    /// Generations from before the reset that is under way.
-    resetting: Option<HashSet<ReplicaSlot>>,
+    /// Generations from before the reset that is under way, with their replicas' ids.
+    resetting: Option<HashMap<ReplicaSlot, String>>,
     batches: VecDeque<Batch>,
     queued_bytes: usize,
     queued_pairs: u64,
@@ -186,7 +186,7 @@ impl Ingest {
             StreamBody::ResetComplete => {
                 let before = self.resetting.take().ok_or(Violation::OutOfPlace)?;
                 self.position = Some(here);
-                before.into_iter().map(|replica| Observation::ReplicaGone { replica }).collect()
+                self.not_announced_again(before)
             }
             StreamBody::Resumed => {
                 self.expect_position(here.epoch, here.sequence)?;
@@ -219,10 +219,20 @@ impl Ingest {
         if position.sequence == sequence { Ok(()) } else { Err(Violation::Gap) }
     }
 
-    /// What exists now ends when the reset is complete, unless its replica is announced again and completes before.
+    /// A generation whose replica was announced again ends with the new one's completion, which may come later.
+    fn not_announced_again(&self, before: HashMap<ReplicaSlot, String>) -> Vec<Observation> {
+        let announced: HashSet<&str> = self.replicas.values().map(|published| published.replica_id.as_str()).collect();
+        before
+            .into_iter()
+            .filter(|(_, replica_id)| !announced.contains(replica_id.as_str()))
+            .map(|(replica, _)| Observation::ReplicaGone { replica })
+            .collect()
+    }
+
+    /// What exists now ends when the reset is complete, unless its replica is announced again.
     fn begin_reset(&mut self, index: &Index) {
-        let committed = index.dictionary().replicas().map(|(slot, _)| slot);
-        let queued = self.replicas.values().map(|published| published.slot);
+        let committed = index.dictionary().replicas().map(|(slot, replica)| (slot, replica.replica_id.to_string()));
+        let queued = self.replicas.values().map(|published| (published.slot, published.replica_id.clone()));
         let unfinished = self.resetting.take().into_iter().flatten();
         self.resetting = Some(committed.chain(queued).chain(unfinished).collect());
         self.position = None;
@@ -238,7 +248,7 @@ impl Ingest {
     ) -> Result<Vec<Observation>, Violation> {
         let mut records = Vec::with_capacity(observations.len());
         // What a reset is about to end does not take room from what replaces it.
-        let counted = index.counted_pairs(|replica| !self.resetting.iter().any(|ending| ending.contains(&replica)));
+        let counted = index.counted_pairs(|replica| !self.resetting.iter().any(|ending| ending.contains_key(&replica)));
         let mut room = self.max_pairs.saturating_sub(counted + self.queued_pairs);
         for observation in observations {
             self.renumber(observation, now_ms, &mut room, &mut records)?;

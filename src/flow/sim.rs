@@ -333,10 +333,10 @@ fn a_hub_that_restarts_takes_its_old_state_along_only_until_the_reset_is_complet
     ]));
     pool.tick_all(1);
     assert_eq!(pool.credited(1), Some(48), "old entries serve until the replica is complete");
-    pool.say(StreamBody::Chunk(vec![stored(&[1]), Observation::ReplicaComplete { replica: ReplicaSlot(1) }]));
-    pool.tick_all(1);
-    assert_eq!(pool.credited(1), Some(16));
     pool.say(StreamBody::ResetComplete);
+    pool.tick_all(1);
+    assert_eq!(pool.credited(1), Some(48), "even when that comes after the reset");
+    pool.delta(vec![stored(&[1]), Observation::ReplicaComplete { replica: ReplicaSlot(1) }]);
     pool.tick_all(1);
     assert_eq!(pool.credited(1), Some(16));
 }

@@ -369,6 +369,9 @@ impl Observer {
             Observation::Stats { replica, stats } => {
                 self.stats.insert(self.names[&replica.0].clone(), stats);
             }
+            Observation::PublishedScope { .. } | Observation::PublishedReplica { .. } => {
+                panic!("the stream has no numbers of a log")
+            }
         }
     }
 }

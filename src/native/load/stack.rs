@@ -35,6 +35,8 @@ pub struct StackOptions {
     pub engine: EngineOptions,
     /// Envoy's worker threads.
     pub workers: u32,
+    /// Arguments for Envoy beside those that it always gets.
+    pub envoy_arguments: Vec<String>,
     /// JSON merge patch for the plugin configuration.
     pub plugin: serde_json::Value,
     /// Whether the hub is started; if not, [`Child::start`] does so later.
@@ -112,6 +114,7 @@ impl StackOptions {
             engines: 3,
             engine: EngineOptions::default(),
             workers: 2,
+            envoy_arguments: Vec::new(),
             plugin: serde_json::json!({}),
             with_hub: true,
             plain_listener: false,
@@ -202,12 +205,14 @@ impl Stack {
         let envoy_file = folder.write("envoy.yaml", &options.envoy_yaml(&addresses)?)?;
         let hub_file = folder.write("hub.yaml", &options.hub_yaml(&addresses)?)?;
         let programs = &options.programs;
+        let mut envoy_arguments = envoy_arguments(&envoy_file, options.workers);
+        envoy_arguments.append(&mut options.envoy_arguments);
         let engine = |(place, addresses): (usize, &EngineAddresses)| {
             let id = engine_id(place);
             Child::new(&id, &programs.fake_engine, options.engine.arguments(&id, addresses), &folder.0)
         };
         let mut stack = Stack {
-            envoy: Child::new("envoy", &programs.envoy, envoy_arguments(&envoy_file, options.workers), &folder.0),
+            envoy: Child::new("envoy", &programs.envoy, envoy_arguments, &folder.0),
             hub: Child::new("hub", &programs.hub, vec!["--config".into(), hub_file], &folder.0),
             engines: addresses.engines.iter().enumerate().map(engine).collect(),
             addresses,

@@ -1,0 +1,192 @@
+//! One VM leads; when it is no longer able to, another one does, and requests notice nothing.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper::{Method, Request};
+use serde_json::json;
+use serde_norway::Value as Yaml;
+use warmroute::config::FilterConfig;
+use warmroute::flow::keys::Keys;
+use warmroute::native::load::envoy_config;
+use warmroute::native::load::stack::{Stack, eventually};
+
+use crate::pool::*;
+
+const TAKEOVER: Duration = Duration::from_secs(5);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_another_plugin_overwrites_moves_the_stream_and_nothing_else() {
+    let stack = stack(|options| {
+        options.edit_envoy = Some(Box::new(|config, _| add_fault_filter(config)));
+    })
+    .await;
+    let prompt = tokens(1, 160);
+    warm(&stack, 1, &prompt).await;
+    credited(&stack, &prompt, 160).await;
+    let opened = streams_opened(&stack).await;
+    let overwrite =
+        Request::builder().method(Method::GET).header("x-fault-overwrite", Keys::new(&domain(&stack)).head());
+    assert_eq!(send(&stack, overwrite, "/health", "").await.status, 200);
+    // Every answer in the meantime is the right one.
+    let moved = eventually(TAKEOVER, async || {
+        let decided = probe(&stack, &prompt).await;
+        assert_eq!((decided.replica.as_str(), decided.matched_tokens), ("engine-1", 160), "{decided:?}");
+        streams_opened(&stack).await > opened
+    })
+    .await;
+    assert!(moved, "no other stream was opened");
+    learns_on(&stack).await;
+    let metrics = stack.metrics().await.unwrap();
+    assert!(metrics.sum("warmroute_leader_changes_total", &[]) >= 2.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_update_that_removes_the_leaders_plugin_moves_the_stream_and_nothing_else() {
+    let file = ListenerFile::new();
+    let path = file.0.clone();
+    let stack = stack(|options| {
+        options.envoy_arguments = vec!["--drain-time-s".into(), "1".into()];
+        options.edit_envoy = Some(Box::new(move |config, _| serve_listeners_from(config, &path)));
+    })
+    .await;
+    let prompt = tokens(1, 160);
+    warm(&stack, 1, &prompt).await;
+    credited(&stack, &prompt, 160).await;
+    let opened = streams_opened(&stack).await;
+    // The same domain, another plugin: the old one is removed once it has drained.
+    file.update(|listeners| {
+        envoy_config::patch_plugin(listeners, &json!({ "output": { "max_endpoints": 2 } })).unwrap();
+    });
+    let moved = eventually(TAKEOVER * 2, async || {
+        let decided = probe(&stack, &prompt).await;
+        assert_eq!((decided.replica.as_str(), decided.matched_tokens), ("engine-1", 160), "{decided:?}");
+        streams_opened(&stack).await > opened
+    })
+    .await;
+    assert!(moved, "no other stream was opened");
+    learns_on(&stack).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_that_is_wrong_keeps_the_last_good_one() {
+    let file = ListenerFile::new();
+    let path = file.0.clone();
+    let stack = stack(|options| {
+        options.envoy_arguments = vec!["--drain-time-s".into(), "1".into()];
+        options.edit_envoy = Some(Box::new(move |config, _| serve_listeners_from(config, &path)));
+    })
+    .await;
+    let prompt = tokens(1, 160);
+    warm(&stack, 1, &prompt).await;
+    credited(&stack, &prompt, 160).await;
+    file.update(|listeners| {
+        envoy_config::patch_plugin(listeners, &json!({ "max_body_bytes": -1 })).unwrap();
+    });
+    let told = eventually(TAKEOVER, async || {
+        stack.envoy.log_text().contains("the configuration is refused: max_body_bytes is -1, allowed: ")
+    })
+    .await;
+    assert!(told, "{}", stack.envoy.log_tail());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(probe(&stack, &prompt).await.matched_tokens, 160);
+    learns_on(&stack).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_any_valid_configuration_requests_pass() {
+    let stack = stack(|options| options.plugin["models"] = json!([])).await;
+    let answer = complete(&stack, &tokens(1, 160), 1).await;
+    assert_eq!(answer.header("x-engine-id").len(), "engine-0".len());
+    let engine = place_of(answer.header("x-engine-id"));
+    let entry = last_seen(&stack, engine).await;
+    assert_eq!(header_values(&entry, "x-inferencecache-detail"), ["not_configured"]);
+    let refused = stack.metrics().await.unwrap().sum("warmroute_config_refused_total", &[]);
+    assert!(refused >= 1.0);
+    assert!(stack.envoy.log_text().contains("the configuration is refused: models"), "{}", stack.envoy.log_tail());
+}
+
+/// What an engine caches from now on is known, and what it forgets too.
+async fn learns_on(stack: &Stack) {
+    let prompt = tokens(7, 96);
+    warm(stack, 2, &prompt).await;
+    assert_eq!(credited(stack, &prompt, 96).await, "engine-2");
+    assert_eq!(stack.reset_prefix_cache(2).await.unwrap().status, 200);
+    forgotten(stack, &prompt, SOON).await;
+}
+
+async fn streams_opened(stack: &Stack) -> f64 {
+    stack.metrics().await.unwrap().sum("warmroute_stream_opened_total", &[])
+}
+
+/// The domain of the plugin configuration that the stack runs with.
+fn domain(stack: &Stack) -> String {
+    let text = std::fs::read_to_string(stack.folder().join("envoy.yaml")).unwrap();
+    let mut config: Yaml = serde_norway::from_str(&text).unwrap();
+    let manager = envoy_config::connection_manager(&mut config["static_resources"]["listeners"][0]).unwrap();
+    let filter = envoy_config::named(&mut manager["http_filters"], "warmroute").unwrap();
+    let json = filter["typed_config"]["config"]["configuration"]["value"].as_str().unwrap();
+    FilterConfig::from_json(json.as_bytes()).unwrap().domain()
+}
+
+/// Puts the module that misbehaves before ours, in the same vm_id and so in the same shared data.
+fn add_fault_filter(config: &mut Yaml) {
+    let manager = envoy_config::connection_manager(&mut config["static_resources"]["listeners"][0]).unwrap();
+    let filters = manager["http_filters"].as_sequence_mut().unwrap();
+    let mut fault = filters[0].clone();
+    fault["name"] = "fault".into();
+    let plugin = &mut fault["typed_config"]["config"];
+    plugin["name"] = "fault".into();
+    plugin["vm_config"]["code"]["local"]["filename"] = fault_module().display().to_string().into();
+    filters.insert(0, fault);
+}
+
+/// Listeners in a file that Envoy watches.
+struct ListenerFile(PathBuf);
+
+// === impl ListenerFile ===
+
+impl ListenerFile {
+    fn new() -> ListenerFile {
+        let number = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+        ListenerFile(std::env::temp_dir().join(format!("warmroute-listeners-{}-{number}.yaml", std::process::id())))
+    }
+
+    /// Changes the listeners; `change` gets them as a whole configuration.
+    fn update(&self, change: impl FnOnce(&mut Yaml)) {
+        let mut file: Yaml = serde_norway::from_str(&std::fs::read_to_string(&self.0).unwrap()).unwrap();
+        let mut config = Yaml::Mapping(Default::default());
+        config["static_resources"] = Yaml::Mapping(Default::default());
+        config["static_resources"]["listeners"] = file["resources"].clone();
+        change(&mut config);
+        file["resources"] = config["static_resources"]["listeners"].clone();
+        replace(&self.0, &file);
+    }
+}
+
+impl Drop for ListenerFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn serve_listeners_from(config: &mut Yaml, path: &Path) {
+    let mut listeners = std::mem::take(&mut config["static_resources"]["listeners"]);
+    for listener in listeners.as_sequence_mut().unwrap() {
+        listener["@type"] = "type.googleapis.com/envoy.config.listener.v3.Listener".into();
+    }
+    let mut file = Yaml::Mapping(Default::default());
+    file["resources"] = listeners;
+    replace(path, &file);
+    config["static_resources"].as_mapping_mut().unwrap().remove("listeners");
+    config["node"] = serde_norway::to_value(json!({ "id": "e2e", "cluster": "e2e" })).unwrap();
+    let source = json!({ "lds_config": { "path_config_source": { "path": path.display().to_string() } } });
+    config["dynamic_resources"] = serde_norway::to_value(source).unwrap();
+}
+
+/// Envoy reads the file again when another one is moved into its place.
+fn replace(path: &Path, value: &Yaml) {
+    let fresh = path.with_extension("new");
+    std::fs::write(&fresh, serde_norway::to_string(value).unwrap()).unwrap();
+    std::fs::rename(&fresh, path).unwrap();
+}

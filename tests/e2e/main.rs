@@ -1,0 +1,13 @@
+//! The whole on a real Envoy: the module, the hub, and fake engines that speak vLLM's events over ZeroMQ.
+//!
+//! Needs `make wasm wasm-faults` before; `make test` does that.
+#![cfg(feature = "native")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod bodies;
+mod hints;
+mod hub_faults;
+mod leadership;
+mod pool;
+mod released;
+mod trust;

@@ -1,0 +1,130 @@
+//! A client can neither choose a replica nor fake a reason.
+
+use hyper::{Method, Request};
+use serde_json::{Value, json};
+use serde_norway::Value as Yaml;
+use warmroute::native::load::envoy_config;
+use warmroute::native::load::stack::Stack;
+use warmroute::request::names::OUTPUT;
+
+use crate::pool::*;
+
+/// Requests of every kind, each with all output names set to `address`.
+fn forged(address: &str) -> Vec<(&'static str, hyper::http::request::Builder, &'static str, Vec<u8>)> {
+    let head = |method: Method| {
+        let head = Request::builder().method(method).header("content-type", "application/json");
+        OUTPUT.iter().fold(head, |head, name| head.header(*name, address).header(*name, "forged"))
+    };
+    vec![
+        ("matched", head(Method::POST), "/v1/completions", body(&tokens(1, 160)).into()),
+        ("unmatched", head(Method::POST), "/v1/completions", body(&tokens(2, 160)).into()),
+        ("not for an LLM", head(Method::GET), "/health", vec![]),
+        ("oversized", head(Method::POST), "/v1/completions", vec![b' '; 100_000]),
+        ("malformed", head(Method::POST), "/v1/completions", b"{\"model\": [".into()),
+    ]
+}
+
+/// Sends the forged requests often enough that round robin would reach every replica. The engine named by the client must
+/// get no more than its share, and no engine may see what the client wrote.
+async fn does_not_steer(stack: &Stack, forged_engine: usize, matched: Option<usize>) {
+    let address = stack.addresses.engines[forged_engine].http.to_string();
+    for (what, head, path, sent) in forged(&address) {
+        let mut answered = Vec::new();
+        for _ in 0..6 {
+            let mut copy = Request::builder().method(head.method_ref().unwrap());
+            *copy.headers_mut().unwrap() = head.headers_ref().unwrap().clone();
+            let answer = send(stack, copy, path, sent.clone()).await;
+            let engine = engine_of(&answer);
+            answered.push(engine);
+            let entry = last_seen(stack, engine).await;
+            for name in OUTPUT {
+                let values = header_values(&entry, name);
+                assert!(values.len() <= 1 && !values.contains(&"forged".into()), "{what}: {name} is {values:?}");
+                let hinted = matched == Some(engine) && name == OUTPUT[0];
+                assert!(hinted || !values.contains(&address), "{what}: {name} is {values:?}");
+            }
+        }
+        match matched.filter(|_| what == "matched") {
+            Some(engine) => assert_eq!(answered, [engine; 6], "{what}"),
+            None => assert!(
+                answered.iter().filter(|engine| **engine == forged_engine).count() <= 3,
+                "{what}: {answered:?}, the client asked for engine-{forged_engine}"
+            ),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn through_the_filter() {
+    let stack = stack(|options| options.plugin["max_body_bytes"] = json!(50_000)).await;
+    warm(&stack, 1, &tokens(1, 160)).await;
+    credited(&stack, &tokens(1, 160), 160).await;
+    // What is unmatched at first is held by whoever answered it; the forged address stays powerless.
+    does_not_steer_first_unmatched(&stack).await;
+}
+
+async fn does_not_steer_first_unmatched(stack: &Stack) {
+    let address = stack.addresses.engines[2].http.to_string();
+    for (what, head, path, sent) in forged(&address) {
+        for round in 0..6 {
+            let mut copy = Request::builder().method(head.method_ref().unwrap());
+            *copy.headers_mut().unwrap() = head.headers_ref().unwrap().clone();
+            // Every round another prompt, so that no hint comes of the test itself.
+            let sent = if what == "unmatched" { body(&tokens(10 + round, 160)).into() } else { sent.clone() };
+            let answer = send(stack, copy, path, sent).await;
+            let decided = decided(&answer);
+            assert_eq!(decided.reason == "PREFIX_MATCH", what == "matched", "{what}: {decided:?}");
+            let entry = last_seen(stack, engine_of(&answer)).await;
+            let destination = header_values(&entry, OUTPUT[0]);
+            if what == "matched" {
+                assert_eq!(engine_of(&answer), 1);
+                assert_eq!(destination, [stack.addresses.engines[1].http.to_string()]);
+            } else {
+                assert!(destination.is_empty(), "{what}: {destination:?}");
+            }
+            assert_eq!(header_values(&entry, OUTPUT[1]), [decided.reason], "{what}");
+            for name in OUTPUT {
+                let values = header_values(&entry, name);
+                assert!(!values.contains(&"forged".into()) && !values.contains(&address), "{what}: {name} {values:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_route_that_has_the_filter_disabled() {
+    let stack = stack(|options| {
+        options.edit_envoy = Some(Box::new(|config, _| {
+            let manager = envoy_config::connection_manager(&mut config["static_resources"]["listeners"][0]).unwrap();
+            let route = &mut manager["route_config"]["virtual_hosts"][0]["routes"][0];
+            route["typed_per_filter_config"] = yaml(json!({
+                "warmroute": {
+                    "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig",
+                    "disabled": true,
+                }
+            }));
+        }));
+    })
+    .await;
+    let answer = send(&stack, probe_head(&tokens(1, 64)), "/probe", "").await;
+    assert_eq!(answer.header("x-inferencecache-reason-code"), "", "the filter is disabled");
+    does_not_steer(&stack, 2, None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_trap() {
+    let stack = stack(|options| {
+        options.workers = 1;
+        options.programs.module = fault_module();
+    })
+    .await;
+    let trap = Request::builder().method(Method::GET).header("x-fault-trap", "1");
+    assert_eq!(send(&stack, trap, "/health", "").await.status, 503, "the trap's own request is lost");
+    let again = Request::builder().method(Method::GET).header("x-fault-trap", "1");
+    assert_eq!(send(&stack, again, "/health", "").await.status, 200, "the filter is bypassed from then on");
+    does_not_steer(&stack, 2, None).await;
+}
+
+fn yaml(value: Value) -> Yaml {
+    serde_norway::to_value(value).unwrap()
+}

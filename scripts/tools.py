@@ -111,7 +111,7 @@ def new_enough(path):
         raise Missing(f"ENVOY is {path}, which does not run with --version")
     if version[:2] < ENVOY_OLDEST:
         raise Missing(f"ENVOY is {path}, version {dotted(version)}: {dotted(ENVOY_OLDEST)} or later is needed")
-    return path
+    return os.path.abspath(shutil.which(path))
 
 
 def dotted(version):
@@ -150,10 +150,11 @@ def wasm_bindgen_runner():
     home = CACHE / f"wasm-bindgen-{version}"
     runner = home / "bin" / "wasm-bindgen-test-runner"
     if not runner.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
         say(f"building wasm-bindgen-cli {version} into {home}, once, for some minutes")
         command = ["cargo", "install", "--quiet", "wasm-bindgen-cli", "--version", version, "--root", str(home)]
         # Outside the package, so that neither its runner nor its target directory applies.
-        if subprocess.run(command, cwd=CACHE.parent, stdout=sys.stderr).returncode != 0:
+        if subprocess.run(command, cwd=CACHE, stdout=sys.stderr).returncode != 0:
             raise Missing(f"cargo install wasm-bindgen-cli --version {version} fails: see above")
     return runner
 

@@ -64,7 +64,7 @@ async fn a_hub_that_speaks_garbage_does_no_harm() {
             let Ok((mut socket, _)) = listener.accept().await else { continue };
             connections += 1;
             // A proper HTTP/2 beginning for every other one, so that the nonsense reaches different layers.
-            let settings: &[u8] = if connections % 2 == 0 { &[0, 0, 0, 4, 0, 0, 0, 0, 0] } else { b"" };
+            let settings: &[u8] = if connections.is_multiple_of(2) { &[0, 0, 0, 4, 0, 0, 0, 0, 0] } else { b"" };
             let _ = socket.write_all(settings).await;
             let mut start = [0; 256];
             let _ = tokio::time::timeout(Duration::from_millis(100), socket.read(&mut start)).await;

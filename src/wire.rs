@@ -271,8 +271,9 @@ fn facts_to_proto(observations: &[Observation]) -> Vec<v1::Fact> {
     observations.iter().map(fact_to_proto).collect()
 }
 
+/// A kind of fact that this build does not know is skipped: the proto file promises that this is safe.
 fn facts_from_proto(facts: Vec<v1::Fact>) -> Result<Vec<Observation>, Malformed> {
-    facts.into_iter().map(fact_from_proto).collect()
+    facts.into_iter().filter(|fact| fact.kind.is_some()).map(fact_from_proto).collect()
 }
 
 fn concatenated<'a>(keys: impl Iterator<Item = &'a BlockKey>) -> (prost::bytes::Bytes, u32) {
@@ -412,6 +413,15 @@ mod tests {
             stats: ReplicaStats { pressure: 0.0, hit_rate: 1.0, reported_ms: 5 },
         }]);
         assert_eq!(round_trip(&message), Ok(expected));
+    }
+
+    #[test]
+    fn a_kind_of_fact_from_a_later_build_is_skipped() {
+        let known = delta(vec![Observation::Cleared { replica: ReplicaSlot(1) }]);
+        let mut message = stream_message_to_proto(&known);
+        let Some(v1::observe_response::Kind::Delta(delta)) = &mut message.kind else { panic!("a delta") };
+        delta.facts.push(v1::Fact { kind: None });
+        assert_eq!(stream_message_from_proto(message), Ok(known));
     }
 
     #[test]

@@ -1,220 +1,364 @@
-//! Leading: the lease on the head, commits, and the checkpoint.
+//! Leading: what the VM that holds the lease does.
 //!
-//! The head's compare-and-swap number is the fence. Every write checks first that the head is still the one this leader
-//! wrote, and the head is written last; a mismatch anywhere means that another VM leads, and [`Deposed`] ends this one's
-//! lead with nothing half done that a reader could see. Records are applied to the leader's own index only after the
-//! head that covers them is written, so that every page is true of a committed prefix.
+//! A new leader first catches up with the log. Then it keeps the stream to the hub open, commits what it hears, rewrites
+//! pages so that the ring can go on, mends what others wrote over, and renews the lease every tick. [`Deposed`] ends it.
 
 use super::follower::Follower;
-use super::ingest::Position;
+use super::ingest::{Heard, Ingest, Refused};
 use super::keys::Keys;
-use crate::host::{Cas, Host, SharedValue, SharedWrite};
-use crate::index::Index;
-use crate::index::log::{Head, Page, Segment};
-use crate::observation::Observation;
+use super::lease::{Checkpoint, Deposed, Lease, set_position};
+use super::metrics;
+use super::observer::Observer;
+use super::scrub::Scrub;
+use crate::config::{FilterConfig, Limits};
+use crate::host::{Host, Level, StreamToken};
+use crate::index::log::{Head, Incarnation};
+use crate::observation::{Scope, Subscription};
+use crate::wire;
 
-/// Another VM leads now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deposed;
+/// How long one background step may take.
+pub const STEP_NS: u64 = 1_000_000;
+/// Ticks without progress after which a leader gives a log up that it cannot read.
+const UNREADABLE_TICKS: u32 = 50;
+/// Stands for any time at which the hub was heard and that is too long ago.
+const LONG_AGO_MS: u64 = 1;
+/// Every shard is swept once in this time.
+const SWEEP_MS: u64 = 30_000;
+/// A committed message's worth of changes waits at most until the next tick; alone, it is committed at once if the last
+/// commit was this long ago.
+const COMMIT_PAUSE_MS: u64 = 10;
 
-/// The lease that a leader holds.
+/// A VM that holds the lease.
 #[derive(Debug)]
-pub struct Lease {
-    head: Head,
-    cas: Cas,
+pub struct Leader {
+    lease: Lease,
+    stage: LeadStage,
 }
 
-/// What the leader knows of the pages in shared data.
 #[derive(Debug)]
-pub struct Checkpoint {
-    /// The log sequence that each page is at least true of.
-    as_of: Vec<u64>,
+enum LeadStage {
+    CatchingUp { ticks_without_progress: u32, applied: u64 },
+    Ready(Box<Ready>),
 }
 
-// === impl Lease ===
+/// A leader that has caught up.
+#[derive(Debug)]
+struct Ready {
+    checkpoint: Checkpoint,
+    scrub: Scrub,
+    /// The log cannot be read up to here: it must begin after it, once every page covers it.
+    unreadable_to: u64,
+    ingest: Ingest,
+    observer: Observer,
+    committed_ms: u64,
+    refused: Refused,
+}
 
-impl Lease {
-    /// Writes `head` in place of what has the number `cas`, and holds the lease if that worked.
-    ///
-    /// # Errors
-    /// When another VM was faster.
-    pub fn claim(host: &impl Host, keys: &Keys, head: Head, cas: Cas) -> Result<Lease, Deposed> {
-        let cas = write_head(host, keys, &head, cas)?;
-        Ok(Lease { head, cas })
+// === impl Leader ===
+
+impl Leader {
+    /// Leads with a lease just claimed; the log has to be caught up with first.
+    pub fn new(lease: Lease) -> Leader {
+        Leader { lease, stage: LeadStage::beginning() }
     }
 
-    /// The head as this leader wrote it.
-    pub fn head(&self) -> &Head {
-        &self.head
+    /// The proxy closed a stream.
+    pub fn on_stream_closed(&mut self, host: &impl Host, token: StreamToken) {
+        if let LeadStage::Ready(ready) = &mut self.stage {
+            ready.observer.closed(host, token);
+        }
     }
 
-    /// Confirms the lease, writing what `change` does to the head.
+    /// Gives the stream up. What was heard and not committed is asked for again.
+    pub fn stop_observing(&mut self, host: &impl Host) {
+        if let LeadStage::Ready(ready) = &mut self.stage {
+            ready.observer.give_up(host);
+            self.stage = LeadStage::beginning();
+        }
+    }
+
+    /// A tick: renews the lease, commits what was heard, keeps pages and stream in order.
     ///
     /// # Errors
     /// When another VM leads.
-    pub fn renew(&mut self, host: &impl Host, keys: &Keys, change: impl FnOnce(&mut Head)) -> Result<(), Deposed> {
-        let mut head = self.head.clone();
-        head.beat = head.beat.wrapping_add(1);
-        change(&mut head);
-        self.cas = write_head(host, keys, &head, self.cas)?;
-        self.head = head;
-        Ok(())
-    }
-
-    /// Whether the ring has room for another commit: what falls out of it must be in every page.
-    pub fn has_room(&self) -> bool {
-        self.first_after_next() <= self.head.oldest_page + 1
-    }
-
-    /// Commits `records` under the next log sequence, then applies them to the leader's own index. The ring must have
-    /// [room](Lease::has_room).
-    ///
-    /// # Errors
-    /// When another VM leads; nothing is committed then.
-    pub fn commit(
+    pub fn tick(
         &mut self,
         host: &impl Host,
         keys: &Keys,
         follower: &mut Follower,
-        records: Vec<Observation>,
-        change: impl FnOnce(&mut Head),
+        serves: bool,
+        config: &FilterConfig,
+        expired: &dyn Fn(&Scope, u64) -> bool,
     ) -> Result<(), Deposed> {
-        let sequence = self.head.last + 1;
-        let first = self.first_after_next();
-        let segment = Segment { incarnation: self.head.incarnation, term: self.head.term, sequence, records };
-        let slot = keys.log(sequence, self.head.ring);
-        let slot_cas = number_of(&host.shared_get(&slot));
-        self.confirm(host, keys)?;
-        if host.shared_set(&slot, &segment.encode(), slot_cas) != SharedWrite::Stored {
-            return Err(Deposed);
+        let until_ns = host.now_ns().saturating_add(STEP_NS);
+        match &mut self.stage {
+            LeadStage::CatchingUp { .. } => {
+                let now_ms = host.now_ms();
+                self.lease.renew(host, keys, |head| {
+                    head.leader_serves = serves;
+                    head.heard_ms = aged(head.heard_ms, now_ms, config.freshness.stale_after_ms);
+                })?;
+                self.catch_up(host, keys, follower, config, until_ns)
+            }
+            LeadStage::Ready(ready) => {
+                ready.keep_observing(host, config);
+                ready.commit_queued(host, keys, &mut self.lease, follower, &config.limits, until_ns)?;
+                follower.serve_what_is_built(self.lease.head());
+                ready.scrub(host, keys, &mut self.lease, follower)?;
+                ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
+                ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
+                ready.report(host, &self.lease, follower);
+                sweep(follower, self.lease.head(), &config.limits, expired);
+                Ok(())
+            }
         }
-        self.renew(host, keys, |head| {
-            change(head);
-            head.first = first;
-            head.last = sequence;
-        })?;
-        follower.apply_committed(segment);
+    }
+
+    fn catch_up(
+        &mut self,
+        host: &impl Host,
+        keys: &Keys,
+        follower: &mut Follower,
+        config: &FilterConfig,
+        until_ns: u64,
+    ) -> Result<(), Deposed> {
+        let LeadStage::CatchingUp { ticks_without_progress, applied } = &mut self.stage else { return Ok(()) };
+        let head = self.lease.head();
+        if follower.follow(host, keys, head, || host.now_ns() >= until_ns)
+            && let Some(index) = follower.index_of(head)
+        {
+            let ready = Ready {
+                checkpoint: Checkpoint::new(index, head),
+                scrub: Scrub::default(),
+                unreadable_to: 0,
+                ingest: Ingest::new(
+                    head,
+                    index,
+                    config.limits.max_index_entries as u64,
+                    config.freshness.stale_after_ms,
+                ),
+                observer: Observer::new(),
+                committed_ms: 0,
+                refused: Refused::default(),
+            };
+            self.stage = LeadStage::Ready(Box::new(ready));
+            return Ok(());
+        }
+        let progress = follower.progress();
+        // Beginning again and again, because a page is missing that the log cannot make up for, is no progress.
+        *ticks_without_progress = if progress > *applied { 0 } else { *ticks_without_progress + 1 };
+        *applied = progress.max(*applied);
+        if *ticks_without_progress < UNREADABLE_TICKS {
+            return Ok(());
+        }
+        host.count(metrics::LOG_RESTARTS, 1);
+        host.log(Level::Warn, "the shared log cannot be read: beginning a new one");
+        let term = head.term.wrapping_add(1);
+        let fresh = new_log(host, term, &config.limits);
+        self.stage = LeadStage::beginning();
+        self.lease.renew(host, keys, |head| *head = fresh)
+    }
+
+    /// A message came over a stream.
+    ///
+    /// # Errors
+    /// When another VM leads.
+    pub fn hear(
+        &mut self,
+        host: &impl Host,
+        keys: &Keys,
+        follower: &mut Follower,
+        token: StreamToken,
+        bytes: &[u8],
+        config: &FilterConfig,
+    ) -> Result<(), Deposed> {
+        let LeadStage::Ready(ready) = &mut self.stage else { return Ok(()) };
+        let now_ms = host.now_ms();
+        let heard = Heard { stream: token, at_ms: now_ms };
+        let Some(index) = follower.index_of(self.lease.head()) else { return Ok(()) };
+        if !ready.observer.heard(token, now_ms) {
+            return Ok(());
+        }
+        let accepted = wire::decode_stream_message(bytes)
+            .map_err(|malformed| malformed.to_string())
+            .and_then(|message| ready.ingest.accept(message, index, heard).map_err(|violation| violation.to_string()));
+        if let Err(problem) = accepted {
+            host.count(metrics::STREAM_REFUSED, 1);
+            host.log(Level::Warn, &format!("the hub's stream is given up and begun anew: {problem}"));
+            ready.ingest.start_over();
+            ready.observer.give_up(host);
+            return Ok(());
+        }
+        let due = now_ms.saturating_sub(ready.committed_ms) >= COMMIT_PAUSE_MS;
+        if due || ready.ingest.queued_bytes() >= config.limits.segment_bytes {
+            let until_ns = host.now_ns().saturating_add(STEP_NS);
+            ready.commit_queued(host, keys, &mut self.lease, follower, &config.limits, until_ns)?;
+        }
+        Ok(())
+    }
+}
+
+// === impl LeadStage ===
+
+impl LeadStage {
+    fn beginning() -> LeadStage {
+        LeadStage::CatchingUp { ticks_without_progress: 0, applied: 0 }
+    }
+}
+
+// === impl Ready ===
+
+impl Ready {
+    fn keep_observing(&mut self, host: &impl Host, config: &FilterConfig) {
+        let ingest = &self.ingest;
+        self.observer.tick(host, &config.hub_cluster, config.freshness.stale_after_ms, || {
+            let position = ingest.position();
+            Subscription {
+                node_id: String::from("envoy"),
+                version: String::from(env!("CARGO_PKG_VERSION")),
+                epoch: position.map_or(0, |position| position.epoch),
+                sequence: position.map_or(0, |position| position.sequence),
+                models: config.subscribe.models.clone(),
+                tenants: config.subscribe.tenants.clone(),
+            }
+        });
+    }
+
+    fn commit_queued(
+        &mut self,
+        host: &impl Host,
+        keys: &Keys,
+        lease: &mut Lease,
+        follower: &mut Follower,
+        limits: &Limits,
+        until_ns: u64,
+    ) -> Result<(), Deposed> {
+        while lease.has_room()
+            && let Some(batch) = self.ingest.take_batch(limits.segment_bytes)
+        {
+            let (next_replica, next_scope) = self.ingest.next_numbers();
+            let change = |head: &mut Head| {
+                set_position(head, batch.position, batch.heard.at_ms);
+                head.next_replica = next_replica;
+                head.next_scope = next_scope;
+            };
+            if batch.records.is_empty() {
+                lease.renew(host, keys, change)?;
+            } else {
+                lease.commit(host, keys, follower, batch.records, change)?;
+            }
+            self.committed_ms = host.now_ms();
+            self.observer.acknowledge(host, batch.heard.stream, batch.number);
+            if host.now_ns() >= until_ns {
+                break;
+            }
+        }
         Ok(())
     }
 
-    /// Rewrites the page that is oldest. False if every page is true of the log's end.
-    ///
-    /// # Errors
-    /// When another VM leads.
-    pub fn write_oldest_page(
-        &mut self,
-        host: &impl Host,
-        keys: &Keys,
-        index: &Index,
-        checkpoint: &mut Checkpoint,
-    ) -> Result<bool, Deposed> {
-        let Some(number) = checkpoint.oldest_before(self.head.last) else { return Ok(false) };
-        self.write_page(host, keys, index, checkpoint, number)?;
-        Ok(true)
+    /// Looks at one page and one segment, and mends what is not as this leader or one before it wrote it.
+    fn scrub(&mut self, host: &impl Host, keys: &Keys, lease: &mut Lease, follower: &Follower) -> Result<(), Deposed> {
+        let Some(index) = follower.index_of(lease.head()) else { return Ok(()) };
+        if let Some(sequence) = self.scrub.lost_segment(host, keys, lease.head()) {
+            host.count(metrics::SHARED_UNREADABLE, 1);
+            self.unreadable_to = self.unreadable_to.max(sequence);
+        }
+        let lost_page = self.scrub.lost_page(host, keys, lease.head(), self.checkpoint.as_of());
+        if let Some(number) = lost_page.filter(|_| lease.head().last > 0) {
+            host.count(metrics::SHARED_UNREADABLE, 1);
+            lease.write_page(host, keys, index, &mut self.checkpoint, number)?;
+        }
+        Ok(())
     }
 
-    /// Rewrites a page, true of the log's end.
-    ///
-    /// # Errors
-    /// When another VM leads.
-    pub fn write_page(
+    /// Rewrites pages while the log has used more than half of its ring since the oldest was written, or while what
+    /// they do not cover cannot be read.
+    fn checkpoint(
         &mut self,
         host: &impl Host,
         keys: &Keys,
-        index: &Index,
-        checkpoint: &mut Checkpoint,
-        number: u32,
+        lease: &mut Lease,
+        follower: &Follower,
+        until_ns: u64,
     ) -> Result<(), Deposed> {
-        let as_of = self.head.last;
-        let records = match number.checked_sub(1) {
-            None => index.dictionary_observations(),
-            Some(shard) => index.shard_observations(shard as usize),
+        let unreadable_to = self.unreadable_to;
+        let due = |checkpoint: &Checkpoint, head: &Head| {
+            let oldest = checkpoint.oldest_as_of();
+            oldest < unreadable_to || head.last.saturating_sub(oldest) > u64::from(head.ring / 2)
         };
-        let page = Page { incarnation: self.head.incarnation, number, as_of, records };
-        let key = keys.page(number);
-        let page_cas = number_of(&host.shared_get(&key));
-        self.confirm(host, keys)?;
-        if host.shared_set(&key, &page.encode(), page_cas) != SharedWrite::Stored {
-            return Err(Deposed);
+        let mut wrote = 0;
+        while due(&self.checkpoint, lease.head()) && (wrote == 0 || host.now_ns() < until_ns) {
+            let Some(index) = follower.index_of(lease.head()) else { break };
+            if !lease.write_oldest_page(host, keys, index, &mut self.checkpoint)? {
+                break;
+            }
+            wrote += 1;
         }
-        checkpoint.written(number, as_of);
         Ok(())
     }
 
-    /// The first readable sequence once the next one is written.
-    fn first_after_next(&self) -> u64 {
-        // One slot fewer than there are: the slot that the commit after that takes is already out of range.
-        let readable = u64::from(self.head.ring).saturating_sub(1).max(1);
-        self.head.first.max((self.head.last + 2).saturating_sub(readable))
+    fn renew(
+        &mut self,
+        host: &impl Host,
+        keys: &Keys,
+        lease: &mut Lease,
+        serves: bool,
+        stale_after_ms: u64,
+    ) -> Result<(), Deposed> {
+        let oldest_page = self.checkpoint.oldest_as_of();
+        let first_readable = Some(self.unreadable_to + 1).filter(|first| *first <= oldest_page + 1);
+        let now_ms = host.now_ms();
+        lease.renew(host, keys, |head| {
+            head.oldest_page = oldest_page;
+            head.first = head.first.max(first_readable.unwrap_or(0));
+            head.heard_ms = aged(head.heard_ms, now_ms, stale_after_ms);
+            head.leader_serves = serves;
+        })
     }
 
-    fn confirm(&self, host: &impl Host, keys: &Keys) -> Result<(), Deposed> {
-        match host.shared_get(&keys.head()) {
-            SharedValue::Present { cas, .. } if cas == self.cas => Ok(()),
-            _ => Err(Deposed),
+    fn report(&mut self, host: &impl Host, lease: &Lease, follower: &Follower) {
+        host.gauge(metrics::LOG_SEQUENCE, lease.head().last);
+        if let Some(index) = follower.index_of(lease.head()) {
+            host.gauge(metrics::INDEX_PAIRS, index.pairs());
+        }
+        let refused = self.ingest.take_refused();
+        if refused.full > 0 {
+            host.count(&metrics::blocks_refused("full"), refused.full);
+            if self.refused.full == 0 {
+                host.log(Level::Warn, "the index is full (limits.max_index_entries): new blocks are not taken");
+            }
+            self.refused.full += refused.full;
+        }
+        if refused.scopes > 0 {
+            host.count(&metrics::blocks_refused("too_many_scopes"), refused.scopes);
+        }
+        if refused.future > 0 {
+            host.count(&metrics::blocks_refused("future_time"), refused.future);
         }
     }
 }
 
-// === impl Checkpoint ===
-
-impl Checkpoint {
-    /// The pages as `index` was loaded from them; none is older than `head` says.
-    pub fn new(index: &Index, head: &Head) -> Checkpoint {
-        Checkpoint { as_of: index.loaded_as_of().map(|as_of| as_of.max(head.oldest_page)).collect() }
+/// Keeps a clock that is set back from making the hub look as if it had been heard later than it was: a time ahead of
+/// the clock is taken back to it, and what has once been stale stays so until the hub is heard again.
+pub fn aged(heard_ms: u64, now_ms: u64, stale_after_ms: u64) -> u64 {
+    match now_ms.checked_sub(heard_ms) {
+        None => now_ms,
+        Some(silent_ms) if silent_ms > stale_after_ms => heard_ms.min(LONG_AGO_MS),
+        Some(_) => heard_ms,
     }
+}
 
-    /// The log sequence that every page is at least true of.
-    pub fn oldest_as_of(&self) -> u64 {
-        self.as_of.iter().copied().min().unwrap_or(0)
-    }
+/// The head of a log that begins now.
+pub fn new_log(host: &impl Host, term: u64, limits: &Limits) -> Head {
+    Head::new(Incarnation(host.now_ns()), term, limits.pages.saturating_add(1), limits.log_segments)
+}
 
-    /// What each page is at least true of, by number.
-    pub fn as_of(&self) -> &[u64] {
-        &self.as_of
-    }
-
-    /// The oldest page, if it is older than `sequence`.
-    fn oldest_before(&self, sequence: u64) -> Option<u32> {
-        let (number, as_of) = self.as_of.iter().enumerate().min_by_key(|(_, as_of)| **as_of)?;
-        if *as_of < sequence { u32::try_from(number).ok() } else { None }
-    }
-
-    fn written(&mut self, number: u32, as_of: u64) {
-        if let Some(page) = self.as_of.get_mut(number as usize) {
-            *page = as_of;
+/// Sweeps a tick's share of the shards, if everything that `head` covers is applied.
+pub fn sweep(follower: &mut Follower, head: &Head, limits: &Limits, expired: &dyn Fn(&Scope, u64) -> bool) {
+    if let Some(index) = follower.sweepable(head) {
+        let shards = u64::from(head.pages).saturating_mul(limits.tick_ms).div_ceil(SWEEP_MS);
+        for _ in 0..shards {
+            index.sweep_next(expired);
         }
-    }
-}
-
-/// Notes in a head how far it covers the hub's changes; no position is "nothing that could be resumed".
-///
-/// During a reset, older state goes on serving, be it of a reset that was broken off: that the hub is heard does not make
-/// it any fresher.
-pub fn set_position(head: &mut Head, position: Option<Position>, heard_ms: u64) {
-    head.hub_epoch = position.map_or(0, |position| position.epoch);
-    head.hub_sequence = position.map_or(0, |position| position.sequence);
-    if position.is_some() {
-        head.heard_ms = heard_ms;
-        head.complete = true;
-    }
-}
-
-fn number_of(value: &SharedValue) -> Cas {
-    match value {
-        SharedValue::Present { cas, .. } => *cas,
-        SharedValue::Absent => Cas::ABSENT,
-    }
-}
-
-/// Writes the head and reads it back: the write's own number is not told.
-fn write_head(host: &impl Host, keys: &Keys, head: &Head, cas: Cas) -> Result<Cas, Deposed> {
-    let bytes = head.encode();
-    if host.shared_set(&keys.head(), &bytes, cas) != SharedWrite::Stored {
-        return Err(Deposed);
-    }
-    match host.shared_get(&keys.head()) {
-        SharedValue::Present { bytes: read, cas } if read == bytes => Ok(cas),
-        _ => Err(Deposed),
     }
 }

@@ -1,7 +1,7 @@
 //! The state machines behind the callbacks, over a [host](crate::host).
 //!
 //! [`exchange`] is one request. [`node`] is a VM's part in the shared log: it [follows](follower) the log into an index,
-//! and one node at a time [leads](leader): it [observes](observer) the hub, [renumbers](ingest) what it hears, and
+//! and one node at a time [leads](leader) under a [lease]: it [observes](observer) the hub, [renumbers](ingest) what it hears, and
 //! commits it.
 
 pub mod exchange;
@@ -9,6 +9,7 @@ pub mod follower;
 pub mod ingest;
 pub mod keys;
 pub mod leader;
+pub mod lease;
 pub mod metrics;
 pub mod node;
 pub mod observer;

@@ -9,29 +9,14 @@
 //! update: one of them drives the node, and hands over when it is done.
 
 use super::follower::{Follower, View};
-use super::ingest::{Heard, Ingest, Refused};
 use super::keys::Keys;
-use super::leader::{Checkpoint, Deposed, Lease, set_position};
+use super::leader::{Leader, STEP_NS, aged, new_log, sweep};
+use super::lease::{Deposed, Lease};
 use super::metrics;
-use super::observer::Observer;
-use super::scrub::Scrub;
 use crate::config::{FilterConfig, Limits};
-use crate::host::{Cas, Host, Level, SharedValue, StreamToken};
-use crate::index::log::{Head, Incarnation};
-use crate::observation::{Scope, Subscription};
-use crate::wire;
-
-/// How long one background step may take.
-const STEP_NS: u64 = 1_000_000;
-/// Ticks without progress after which a leader gives a log up that it cannot read.
-const UNREADABLE_TICKS: u32 = 50;
-/// Stands for any time at which the hub was heard and that is too long ago.
-const LONG_AGO_MS: u64 = 1;
-/// Every shard is swept once in this time.
-const SWEEP_MS: u64 = 30_000;
-/// A committed message's worth of changes waits at most until the next tick; alone, it is committed at once if the last
-/// commit was this long ago.
-const COMMIT_PAUSE_MS: u64 = 10;
+use crate::host::{Cas, Host, SharedValue, StreamToken};
+use crate::index::log::Head;
+use crate::observation::Scope;
 
 /// A VM's part in the shared log of one domain.
 #[derive(Debug)]
@@ -53,32 +38,7 @@ enum Role {
         seen: Option<Cas>,
         unchanged_ticks: u32,
     },
-    Leading(Box<Leading>),
-}
-
-#[derive(Debug)]
-struct Leading {
-    lease: Lease,
-    stage: LeadStage,
-}
-
-#[derive(Debug)]
-enum LeadStage {
-    CatchingUp { ticks_without_progress: u32, applied: u64 },
-    Ready(Box<Ready>),
-}
-
-/// A leader that has caught up.
-#[derive(Debug)]
-struct Ready {
-    checkpoint: Checkpoint,
-    scrub: Scrub,
-    /// The log cannot be read up to here: it must begin after it, once every page covers it.
-    unreadable_to: u64,
-    ingest: Ingest,
-    observer: Observer,
-    committed_ms: u64,
-    refused: Refused,
+    Leading(Box<Leader>),
 }
 
 /// What a node knows when a request asks.
@@ -170,10 +130,8 @@ impl Node {
 
     /// The proxy closed a stream.
     pub fn on_stream_closed(&mut self, host: &impl Host, token: StreamToken) {
-        if let Role::Leading(leading) = &mut self.role
-            && let LeadStage::Ready(ready) = &mut leading.stage
-        {
-            ready.observer.closed(host, token);
+        if let Role::Leading(leading) = &mut self.role {
+            leading.on_stream_closed(host, token);
         }
     }
 
@@ -183,12 +141,8 @@ impl Node {
             return;
         }
         self.driver = None;
-        if let Role::Leading(leading) = &mut self.role
-            && let LeadStage::Ready(ready) = &mut leading.stage
-        {
-            ready.observer.give_up(host);
-            // What was heard and not committed is asked for again.
-            leading.stage = LeadStage::CatchingUp { ticks_without_progress: 0, applied: 0 };
+        if let Role::Leading(leading) = &mut self.role {
+            leading.stop_observing(host);
         }
     }
 
@@ -210,8 +164,7 @@ impl Node {
             let (head, cas) = claim;
             if let Ok(lease) = Lease::claim(host, &self.keys, head, cas) {
                 host.count(metrics::LEADER_CHANGES, 1);
-                let stage = LeadStage::CatchingUp { ticks_without_progress: 0, applied: 0 };
-                self.role = Role::Leading(Box::new(Leading { lease, stage }));
+                self.role = Role::Leading(Box::new(Leader::new(lease)));
             }
         }
     }
@@ -241,274 +194,10 @@ impl Node {
         if outcome == Err(Deposed)
             && let Role::Leading(leading) = &mut self.role
         {
-            if let LeadStage::Ready(ready) = &mut leading.stage {
-                ready.observer.give_up(host);
-            }
+            leading.stop_observing(host);
             self.role = Role::Following { seen: None, unchanged_ticks: 0 };
         }
     }
-}
-
-// === impl Leading ===
-
-impl Leading {
-    fn tick(
-        &mut self,
-        host: &impl Host,
-        keys: &Keys,
-        follower: &mut Follower,
-        serves: bool,
-        config: &FilterConfig,
-        expired: &dyn Fn(&Scope, u64) -> bool,
-    ) -> Result<(), Deposed> {
-        let until_ns = host.now_ns().saturating_add(STEP_NS);
-        match &mut self.stage {
-            LeadStage::CatchingUp { .. } => {
-                let now_ms = host.now_ms();
-                self.lease.renew(host, keys, |head| {
-                    head.leader_serves = serves;
-                    head.heard_ms = aged(head.heard_ms, now_ms, config.freshness.stale_after_ms);
-                })?;
-                self.catch_up(host, keys, follower, config, until_ns)
-            }
-            LeadStage::Ready(ready) => {
-                ready.keep_observing(host, config);
-                ready.commit_queued(host, keys, &mut self.lease, follower, &config.limits, until_ns)?;
-                follower.serve_what_is_built(self.lease.head());
-                ready.scrub(host, keys, &mut self.lease, follower)?;
-                ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
-                ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
-                ready.report(host, &self.lease, follower);
-                sweep(follower, self.lease.head(), &config.limits, expired);
-                Ok(())
-            }
-        }
-    }
-
-    fn catch_up(
-        &mut self,
-        host: &impl Host,
-        keys: &Keys,
-        follower: &mut Follower,
-        config: &FilterConfig,
-        until_ns: u64,
-    ) -> Result<(), Deposed> {
-        let LeadStage::CatchingUp { ticks_without_progress, applied } = &mut self.stage else { return Ok(()) };
-        let head = self.lease.head();
-        if follower.follow(host, keys, head, || host.now_ns() >= until_ns)
-            && let Some(index) = follower.index_of(head)
-        {
-            let ready = Ready {
-                checkpoint: Checkpoint::new(index, head),
-                scrub: Scrub::default(),
-                unreadable_to: 0,
-                ingest: Ingest::new(
-                    head,
-                    index,
-                    config.limits.max_index_entries as u64,
-                    config.freshness.stale_after_ms,
-                ),
-                observer: Observer::new(),
-                committed_ms: 0,
-                refused: Refused::default(),
-            };
-            self.stage = LeadStage::Ready(Box::new(ready));
-            return Ok(());
-        }
-        let progress = follower.progress();
-        // Beginning again and again, because a page is missing that the log cannot make up for, is no progress.
-        *ticks_without_progress = if progress > *applied { 0 } else { *ticks_without_progress + 1 };
-        *applied = progress.max(*applied);
-        if *ticks_without_progress < UNREADABLE_TICKS {
-            return Ok(());
-        }
-        host.count(metrics::LOG_RESTARTS, 1);
-        host.log(Level::Warn, "the shared log cannot be read: beginning a new one");
-        let term = head.term.wrapping_add(1);
-        let fresh = new_log(host, term, &config.limits);
-        self.stage = LeadStage::CatchingUp { ticks_without_progress: 0, applied: 0 };
-        self.lease.renew(host, keys, |head| *head = fresh)
-    }
-
-    fn hear(
-        &mut self,
-        host: &impl Host,
-        keys: &Keys,
-        follower: &mut Follower,
-        token: StreamToken,
-        bytes: &[u8],
-        config: &FilterConfig,
-    ) -> Result<(), Deposed> {
-        let LeadStage::Ready(ready) = &mut self.stage else { return Ok(()) };
-        let now_ms = host.now_ms();
-        let heard = Heard { stream: token, at_ms: now_ms };
-        let Some(index) = follower.index_of(self.lease.head()) else { return Ok(()) };
-        if !ready.observer.heard(token, now_ms) {
-            return Ok(());
-        }
-        let accepted = wire::decode_stream_message(bytes)
-            .map_err(|malformed| malformed.to_string())
-            .and_then(|message| ready.ingest.accept(message, index, heard).map_err(|violation| violation.to_string()));
-        if let Err(problem) = accepted {
-            host.count(metrics::STREAM_REFUSED, 1);
-            host.log(Level::Warn, &format!("the hub's stream is given up and begun anew: {problem}"));
-            ready.ingest.start_over();
-            ready.observer.give_up(host);
-            return Ok(());
-        }
-        let due = now_ms.saturating_sub(ready.committed_ms) >= COMMIT_PAUSE_MS;
-        if due || ready.ingest.queued_bytes() >= config.limits.segment_bytes {
-            let until_ns = host.now_ns().saturating_add(STEP_NS);
-            ready.commit_queued(host, keys, &mut self.lease, follower, &config.limits, until_ns)?;
-        }
-        Ok(())
-    }
-}
-
-// === impl Ready ===
-
-impl Ready {
-    fn keep_observing(&mut self, host: &impl Host, config: &FilterConfig) {
-        let ingest = &self.ingest;
-        self.observer.tick(host, &config.hub_cluster, config.freshness.stale_after_ms, || {
-            let position = ingest.position();
-            Subscription {
-                node_id: String::from("envoy"),
-                version: String::from(env!("CARGO_PKG_VERSION")),
-                epoch: position.map_or(0, |position| position.epoch),
-                sequence: position.map_or(0, |position| position.sequence),
-                models: config.subscribe.models.clone(),
-                tenants: config.subscribe.tenants.clone(),
-            }
-        });
-    }
-
-    fn commit_queued(
-        &mut self,
-        host: &impl Host,
-        keys: &Keys,
-        lease: &mut Lease,
-        follower: &mut Follower,
-        limits: &Limits,
-        until_ns: u64,
-    ) -> Result<(), Deposed> {
-        while lease.has_room()
-            && let Some(batch) = self.ingest.take_batch(limits.segment_bytes)
-        {
-            let (next_replica, next_scope) = self.ingest.next_numbers();
-            let change = |head: &mut Head| {
-                set_position(head, batch.position, batch.heard.at_ms);
-                head.next_replica = next_replica;
-                head.next_scope = next_scope;
-            };
-            if batch.records.is_empty() {
-                lease.renew(host, keys, change)?;
-            } else {
-                lease.commit(host, keys, follower, batch.records, change)?;
-            }
-            self.committed_ms = host.now_ms();
-            self.observer.acknowledge(host, batch.heard.stream, batch.number);
-            if host.now_ns() >= until_ns {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks at one page and one segment, and mends what is not as this leader or one before it wrote it.
-    fn scrub(&mut self, host: &impl Host, keys: &Keys, lease: &mut Lease, follower: &Follower) -> Result<(), Deposed> {
-        let Some(index) = follower.index_of(lease.head()) else { return Ok(()) };
-        if let Some(sequence) = self.scrub.lost_segment(host, keys, lease.head()) {
-            host.count(metrics::SHARED_UNREADABLE, 1);
-            self.unreadable_to = self.unreadable_to.max(sequence);
-        }
-        let lost_page = self.scrub.lost_page(host, keys, lease.head(), self.checkpoint.as_of());
-        if let Some(number) = lost_page.filter(|_| lease.head().last > 0) {
-            host.count(metrics::SHARED_UNREADABLE, 1);
-            lease.write_page(host, keys, index, &mut self.checkpoint, number)?;
-        }
-        Ok(())
-    }
-
-    /// Rewrites pages while the log has used more than half of its ring since the oldest was written, or while what
-    /// they do not cover cannot be read.
-    fn checkpoint(
-        &mut self,
-        host: &impl Host,
-        keys: &Keys,
-        lease: &mut Lease,
-        follower: &Follower,
-        until_ns: u64,
-    ) -> Result<(), Deposed> {
-        let unreadable_to = self.unreadable_to;
-        let due = |checkpoint: &Checkpoint, head: &Head| {
-            let oldest = checkpoint.oldest_as_of();
-            oldest < unreadable_to || head.last.saturating_sub(oldest) > u64::from(head.ring / 2)
-        };
-        let mut wrote = 0;
-        while due(&self.checkpoint, lease.head()) && (wrote == 0 || host.now_ns() < until_ns) {
-            let Some(index) = follower.index_of(lease.head()) else { break };
-            if !lease.write_oldest_page(host, keys, index, &mut self.checkpoint)? {
-                break;
-            }
-            wrote += 1;
-        }
-        Ok(())
-    }
-
-    fn renew(
-        &mut self,
-        host: &impl Host,
-        keys: &Keys,
-        lease: &mut Lease,
-        serves: bool,
-        stale_after_ms: u64,
-    ) -> Result<(), Deposed> {
-        let oldest_page = self.checkpoint.oldest_as_of();
-        let first_readable = Some(self.unreadable_to + 1).filter(|first| *first <= oldest_page + 1);
-        let now_ms = host.now_ms();
-        lease.renew(host, keys, |head| {
-            head.oldest_page = oldest_page;
-            head.first = head.first.max(first_readable.unwrap_or(0));
-            head.heard_ms = aged(head.heard_ms, now_ms, stale_after_ms);
-            head.leader_serves = serves;
-        })
-    }
-
-    fn report(&mut self, host: &impl Host, lease: &Lease, follower: &Follower) {
-        host.gauge(metrics::LOG_SEQUENCE, lease.head().last);
-        if let Some(index) = follower.index_of(lease.head()) {
-            host.gauge(metrics::INDEX_PAIRS, index.pairs());
-        }
-        let refused = self.ingest.take_refused();
-        if refused.full > 0 {
-            host.count(&metrics::blocks_refused("full"), refused.full);
-            if self.refused.full == 0 {
-                host.log(Level::Warn, "the index is full (limits.max_index_entries): new blocks are not taken");
-            }
-            self.refused.full += refused.full;
-        }
-        if refused.scopes > 0 {
-            host.count(&metrics::blocks_refused("too_many_scopes"), refused.scopes);
-        }
-        if refused.future > 0 {
-            host.count(&metrics::blocks_refused("future_time"), refused.future);
-        }
-    }
-}
-
-/// Keeps a clock that is set back from making the hub look as if it had been heard later than it was: a time ahead of
-/// the clock is taken back to it, and what has once been stale stays so until the hub is heard again.
-fn aged(heard_ms: u64, now_ms: u64, stale_after_ms: u64) -> u64 {
-    match now_ms.checked_sub(heard_ms) {
-        None => now_ms,
-        Some(silent_ms) if silent_ms > stale_after_ms => heard_ms.min(LONG_AGO_MS),
-        Some(_) => heard_ms,
-    }
-}
-
-fn new_log(host: &impl Host, term: u64, limits: &Limits) -> Head {
-    Head::new(Incarnation(host.now_ns()), term, limits.pages.saturating_add(1), limits.log_segments)
 }
 
 /// The head, unless it does not parse, and its number; none if there is no head.
@@ -522,14 +211,5 @@ fn read_head(host: &impl Host, keys: &Keys) -> Option<(Option<Head>, Cas)> {
             Some((head, cas))
         }
         SharedValue::Absent => None,
-    }
-}
-
-fn sweep(follower: &mut Follower, head: &Head, limits: &Limits, expired: &dyn Fn(&Scope, u64) -> bool) {
-    if let Some(index) = follower.sweepable(head) {
-        let shards = u64::from(head.pages).saturating_mul(limits.tick_ms).div_ceil(SWEEP_MS);
-        for _ in 0..shards {
-            index.sweep_next(expired);
-        }
     }
 }

@@ -28,28 +28,14 @@ async fn a_head_that_another_plugin_overwrites_moves_the_stream_and_nothing_else
     let overwrite =
         Request::builder().method(Method::GET).header("x-fault-overwrite", Keys::new(&domain(&stack)).head());
     assert_eq!(send(&stack, overwrite, "/health", "").await.status, 200);
-    // Every answer in the meantime is the right one.
-    let moved = eventually(TAKEOVER, async || {
-        let decided = probe(&stack, &prompt).await;
-        assert_eq!((decided.replica.as_str(), decided.matched_tokens), ("engine-1", 160), "{decided:?}");
-        streams_opened(&stack).await > opened
-    })
-    .await;
-    assert!(moved, "no other stream was opened");
-    learns_on(&stack).await;
+    moves_unnoticed(&stack, &prompt, opened, TAKEOVER).await;
     let metrics = stack.metrics().await.unwrap();
     assert!(metrics.sum("warmroute_leader_changes_total", &[]) >= 2.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listener_update_that_removes_the_leaders_plugin_moves_the_stream_and_nothing_else() {
-    let file = ListenerFile::new();
-    let path = file.0.clone();
-    let stack = stack(|options| {
-        options.envoy_arguments = vec!["--drain-time-s".into(), "1".into()];
-        options.edit_envoy = Some(Box::new(move |config, _| serve_listeners_from(config, &path)));
-    })
-    .await;
+    let (stack, file) = stack_with_listener_file().await;
     let prompt = tokens(1, 160);
     warm(&stack, 1, &prompt).await;
     credited(&stack, &prompt, 160).await;
@@ -58,25 +44,12 @@ async fn a_listener_update_that_removes_the_leaders_plugin_moves_the_stream_and_
     file.update(|listeners| {
         envoy_config::patch_plugin(listeners, &json!({ "output": { "max_endpoints": 2 } })).unwrap();
     });
-    let moved = eventually(TAKEOVER * 2, async || {
-        let decided = probe(&stack, &prompt).await;
-        assert_eq!((decided.replica.as_str(), decided.matched_tokens), ("engine-1", 160), "{decided:?}");
-        streams_opened(&stack).await > opened
-    })
-    .await;
-    assert!(moved, "no other stream was opened");
-    learns_on(&stack).await;
+    moves_unnoticed(&stack, &prompt, opened, TAKEOVER * 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_configuration_that_is_wrong_keeps_the_last_good_one() {
-    let file = ListenerFile::new();
-    let path = file.0.clone();
-    let stack = stack(|options| {
-        options.envoy_arguments = vec!["--drain-time-s".into(), "1".into()];
-        options.edit_envoy = Some(Box::new(move |config, _| serve_listeners_from(config, &path)));
-    })
-    .await;
+    let (stack, file) = stack_with_listener_file().await;
     let prompt = tokens(1, 160);
     warm(&stack, 1, &prompt).await;
     credited(&stack, &prompt, 160).await;
@@ -104,6 +77,30 @@ async fn without_any_valid_configuration_requests_pass() {
     let refused = stack.metrics().await.unwrap().sum("warmroute_config_refused_total", &[]);
     assert!(refused >= 1.0);
     assert!(stack.envoy.log_text().contains("the configuration is refused: models"), "{}", stack.envoy.log_tail());
+}
+
+/// A stack whose listeners can be updated; what an update removes is gone after a second.
+async fn stack_with_listener_file() -> (Stack, ListenerFile) {
+    let file = ListenerFile::new();
+    let path = file.0.clone();
+    let stack = stack(|options| {
+        options.envoy_arguments = vec!["--drain-time-s".into(), "1".into()];
+        options.edit_envoy = Some(Box::new(move |config, _| serve_listeners_from(config, &path)));
+    })
+    .await;
+    (stack, file)
+}
+
+/// Within `limit` another stream is opened; every answer in the meantime is the right one, and news arrive after it.
+async fn moves_unnoticed(stack: &Stack, prompt: &[u32], opened: f64, limit: Duration) {
+    let moved = eventually(limit, async || {
+        let decided = probe(stack, prompt).await;
+        assert_eq!((decided.replica.as_str(), decided.matched_tokens), ("engine-1", 160), "{decided:?}");
+        streams_opened(stack).await > opened
+    })
+    .await;
+    assert!(moved, "no other stream was opened");
+    learns_on(stack).await;
 }
 
 /// What an engine caches from now on is known, and what it forgets too.

@@ -24,33 +24,30 @@ fn forged(address: &str) -> Vec<(&'static str, hyper::http::request::Builder, &'
     ]
 }
 
-/// Sends the forged requests often enough that round robin would reach every replica. The engine named by the client must
-/// get no more than its share, and no engine may see what the client wrote.
-async fn does_not_steer(stack: &Stack, forged_engine: usize, matched: Option<usize>) {
+/// A copy of a request's head: builders cannot be cloned.
+fn copy(head: &hyper::http::request::Builder) -> hyper::http::request::Builder {
+    let mut copy = Request::builder().method(head.method_ref().unwrap());
+    *copy.headers_mut().unwrap() = head.headers_ref().unwrap().clone();
+    copy
+}
+
+/// Where the filter does not run: the forged requests go round all replicas, so the one that the client names gets no
+/// more than its share, and no engine sees what the client wrote.
+async fn does_not_steer(stack: &Stack, forged_engine: usize) {
     let address = stack.addresses.engines[forged_engine].http.to_string();
     for (what, head, path, sent) in forged(&address) {
         let mut answered = Vec::new();
         for _ in 0..6 {
-            let mut copy = Request::builder().method(head.method_ref().unwrap());
-            *copy.headers_mut().unwrap() = head.headers_ref().unwrap().clone();
-            let answer = send(stack, copy, path, sent.clone()).await;
+            let answer = send(stack, copy(&head), path, sent.clone()).await;
             let engine = engine_of(&answer);
             answered.push(engine);
             let entry = last_seen(stack, engine).await;
             for name in OUTPUT {
-                let values = header_values(&entry, name);
-                assert!(values.len() <= 1 && !values.contains(&"forged".into()), "{what}: {name} is {values:?}");
-                let hinted = matched == Some(engine) && name == OUTPUT[0];
-                assert!(hinted || !values.contains(&address), "{what}: {name} is {values:?}");
+                assert!(header_values(&entry, name).is_empty(), "{what}: {name} reached the engine");
             }
         }
-        match matched.filter(|_| what == "matched") {
-            Some(engine) => assert_eq!(answered, [engine; 6], "{what}"),
-            None => assert!(
-                answered.iter().filter(|engine| **engine == forged_engine).count() <= 3,
-                "{what}: {answered:?}, the client asked for engine-{forged_engine}"
-            ),
-        }
+        let share = answered.iter().filter(|engine| **engine == forged_engine).count();
+        assert!(share <= 3, "{what}: {answered:?}, the client asked for engine-{forged_engine}");
     }
 }
 
@@ -59,22 +56,15 @@ async fn through_the_filter() {
     let stack = stack(|options| options.plugin["max_body_bytes"] = json!(50_000)).await;
     warm(&stack, 1, &tokens(1, 160)).await;
     credited(&stack, &tokens(1, 160), 160).await;
-    // What is unmatched at first is held by whoever answered it; the forged address stays powerless.
-    does_not_steer_first_unmatched(&stack).await;
-}
-
-async fn does_not_steer_first_unmatched(stack: &Stack) {
     let address = stack.addresses.engines[2].http.to_string();
     for (what, head, path, sent) in forged(&address) {
         for round in 0..6 {
-            let mut copy = Request::builder().method(head.method_ref().unwrap());
-            *copy.headers_mut().unwrap() = head.headers_ref().unwrap().clone();
             // Every round another prompt, so that no hint comes of the test itself.
             let sent = if what == "unmatched" { body(&tokens(10 + round, 160)).into() } else { sent.clone() };
-            let answer = send(stack, copy, path, sent).await;
+            let answer = send(&stack, copy(&head), path, sent).await;
             let decided = decided(&answer);
             assert_eq!(decided.reason == "PREFIX_MATCH", what == "matched", "{what}: {decided:?}");
-            let entry = last_seen(stack, engine_of(&answer)).await;
+            let entry = last_seen(&stack, engine_of(&answer)).await;
             let destination = header_values(&entry, OUTPUT[0]);
             if what == "matched" {
                 assert_eq!(engine_of(&answer), 1);
@@ -108,7 +98,7 @@ async fn on_a_route_that_has_the_filter_disabled() {
     .await;
     let answer = send(&stack, probe_head(&tokens(1, 64)), "/probe", "").await;
     assert_eq!(answer.header("x-inferencecache-reason-code"), "", "the filter is disabled");
-    does_not_steer(&stack, 2, None).await;
+    does_not_steer(&stack, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,7 +112,7 @@ async fn after_a_trap() {
     assert_eq!(send(&stack, trap, "/health", "").await.status, 503, "the trap's own request is lost");
     let again = Request::builder().method(Method::GET).header("x-fault-trap", "1");
     assert_eq!(send(&stack, again, "/health", "").await.status, 200, "the filter is bypassed from then on");
-    does_not_steer(&stack, 2, None).await;
+    does_not_steer(&stack, 2).await;
 }
 
 fn yaml(value: Value) -> Yaml {

@@ -24,6 +24,7 @@ async fn the_next_turn_of_a_conversation_goes_where_the_last_one_went() {
         prompt.extend(tokens(2, 50));
         // 120 tokens of prompt and answer make 7 whole blocks, 112 tokens, whether or not the last token is cached.
         assert_eq!(credited(&stack, &prompt, 112).await, server);
+        let mut last_turn = 112;
         for turn in 2..6 {
             let held = whole_blocks(prompt.len());
             let answer = complete(&stack, &prompt, 1).await;
@@ -32,7 +33,8 @@ async fn the_next_turn_of_a_conversation_goes_where_the_last_one_went() {
             assert_eq!(answer.header("x-engine-id"), server, "turn {turn}");
             let matched: u64 = answer.header("x-inferencecache-matched-tokens").parse().unwrap();
             assert!(answer.cached_tokens >= matched, "turn {turn}: {} of {matched} cached", answer.cached_tokens);
-            assert!(matched > 0);
+            assert_eq!(matched, last_turn, "turn {turn}");
+            last_turn = held as u64;
             prompt.extend(tokens(10 + turn, 39));
             credited(&stack, &prompt, held).await;
         }
@@ -118,6 +120,27 @@ async fn the_list_has_the_best_first_and_the_second_takes_over() {
     assert_eq!(answer.header("x-engine-id"), "engine-2");
     let metrics = stack.metrics().await.unwrap();
     assert_eq!(metrics.sum("warmroute_hint_followed_total", &[("followed", "other")]), 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_requests_at_once_survive_a_dead_replica() {
+    let mut stack = stack(|_| ()).await;
+    let prompt = tokens(1, 320);
+    warm(&stack, 1, &prompt).await;
+    assert_eq!(credited(&stack, &prompt, 320).await, "engine-1");
+    // The hub is paused, so that every request is sent to the dead one first.
+    stack.hub.stop().unwrap();
+    stack.engines[1].kill().await.unwrap();
+    for _ in 0..4 {
+        let requests = (0..32).map(|_| send(&stack, probe_head(&prompt), "/probe", ""));
+        for answer in futures::future::join_all(requests).await {
+            assert_eq!(answer.status, 404, "answered by an engine");
+            assert_eq!(decided(&answer).replica, "engine-1");
+            assert_ne!(engine_of(&answer), 1);
+        }
+    }
+    let metrics = stack.metrics().await.unwrap();
+    assert_eq!(metrics.sum("envoy_cluster_upstream_rq_retry_overflow", &[]), 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

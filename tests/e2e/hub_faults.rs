@@ -44,7 +44,6 @@ async fn a_hub_that_is_killed_and_restarted_brings_the_hints_back() {
     assert_eq!(stack.reset_prefix_cache(1).await.unwrap().status, 200);
     warm(&stack, 2, &prompt).await;
     stack.hub.restart().await.unwrap();
-    stack.hub_ready().await.unwrap();
     let back = eventually(COMES_BACK, async || {
         let decided = probe(&stack, &prompt).await;
         assert_ne!(decided.replica, "engine-1", "what was forgotten is not credited");
@@ -83,7 +82,6 @@ async fn a_hub_that_speaks_garbage_does_no_harm() {
     garbage.abort();
     let _ = garbage.await;
     stack.hub.start().unwrap();
-    stack.hub_ready().await.unwrap();
     let hinted = eventually(COMES_BACK, async || probe(&stack, &tokens(2, 160)).await.detail == "miss").await;
     assert!(hinted, "{:?}", probe(&stack, &tokens(2, 160)).await);
 }
@@ -102,8 +100,7 @@ async fn a_service_that_speaks_grpc_but_not_ours_is_refused() {
     assert!(refused, "{}", stack.envoy.log_tail());
     runtime.shutdown_background();
     stack.hub.start().unwrap();
-    stack.hub_ready().await.unwrap();
-    let hinted = eventually(COMES_BACK * 2, async || probe(&stack, &tokens(2, 160)).await.detail == "miss").await;
+    let hinted = eventually(COMES_BACK, async || probe(&stack, &tokens(2, 160)).await.detail == "miss").await;
     assert!(hinted, "{:?}", probe(&stack, &tokens(2, 160)).await);
 }
 

@@ -7,7 +7,9 @@ mod hub_support;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hub_support::{BLOCK, Engine, Framing, Observer, RawStream, get, hub, keys_of, ready, removed, stored, tokens};
+use hub_support::{
+    BLOCK, Engine, Framing, Observer, RawStream, get, hub, keys_of, observed, ready, removed, stored, tokens,
+};
 use tokio::time::sleep;
 use warmroute::observation::Subscription;
 use warmroute::wire::MAX_UNACKNOWLEDGED_BYTES;
@@ -35,9 +37,7 @@ async fn stored_and_removed_blocks_reach_the_subscriber_as_prefix_hashes() {
 #[tokio::test]
 async fn an_unknown_parent_is_never_a_root_and_is_counted() {
     let mut engine = Engine::start(Framing::Three).await;
-    let hub = hub(&[&engine], "").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "").await;
     engine.publish(vec![stored(&[9], Some(8), &tokens(0..4))]).await;
     engine.publish(vec![stored(&[1], None, &tokens(50..54))]).await;
     observer.until("the other block", |seen| seen.holds("r0", &tokens(50..54))).await;
@@ -53,9 +53,7 @@ async fn what_was_published_before_the_hub_came_is_replayed() {
         let mut engine = Engine::start(framing).await;
         engine.publish(vec![stored(&[1], None, &tokens(0..4))]).await;
         engine.publish(vec![stored(&[2], Some(1), &tokens(4..8))]).await;
-        let hub = hub(&[&engine], "").await;
-        ready(&hub).await;
-        let mut observer = Observer::new(&hub).await;
+        let (hub, mut observer) = observed(&[&engine], "").await;
         observer.until("the reset", |seen| seen.kinds.contains(&"reset_complete")).await;
         assert!(observer.holds("r0", &tokens(0..8)));
         assert_eq!(observer.kinds[..3], ["reset", "chunk", "reset_complete"]);
@@ -80,9 +78,7 @@ async fn a_replay_whose_answers_are_dropped_is_asked_for_until_it_is_whole() {
 #[tokio::test]
 async fn a_gap_is_filled_by_replay() {
     let mut engine = Engine::start(Framing::Two).await;
-    let hub = hub(&[&engine], "").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "").await;
     engine.publish(vec![stored(&[1], None, &tokens(0..4))]).await;
     observer.until("the first block", |seen| seen.holds("r0", &tokens(0..4))).await;
     engine.lose_live(vec![stored(&[2], Some(1), &tokens(4..8))]);
@@ -96,9 +92,7 @@ async fn a_gap_is_filled_by_replay() {
 #[tokio::test]
 async fn a_message_lost_before_a_silence_is_found_without_traffic() {
     let mut engine = Engine::start(Framing::Two).await;
-    let hub = hub(&[&engine], "events: {verify_idle_ms: 200}").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "events: {verify_idle_ms: 200}").await;
     engine.publish(vec![stored(&[1], None, &tokens(0..4))]).await;
     observer.until("the block", |seen| seen.holds("r0", &tokens(0..4))).await;
     engine.lose_live(vec![removed(&[1])]);
@@ -110,9 +104,7 @@ async fn a_message_lost_before_a_silence_is_found_without_traffic() {
 #[tokio::test]
 async fn a_gap_that_cannot_be_filled_clears_the_replica() {
     let mut engine = Engine::start(Framing::Three).await;
-    let hub = hub(&[&engine], "").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "").await;
     engine.publish(vec![stored(&[1, 2], None, &tokens(0..8))]).await;
     observer.until("two blocks", |seen| seen.holds("r0", &tokens(0..8))).await;
     engine.lose();
@@ -125,9 +117,7 @@ async fn a_gap_that_cannot_be_filled_clears_the_replica() {
 #[tokio::test]
 async fn a_gap_without_a_replay_answer_clears_and_goes_on_live() {
     let mut engine = Engine::start_on(hub_support::free_port(), hub_support::free_port(), None).await;
-    let hub = hub(&[&engine], "events: {replay_timeout_ms: 100}").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "events: {replay_timeout_ms: 100}").await;
     observer.until("the replica", |seen| seen.complete.contains("r0")).await;
     sleep(Duration::from_millis(300)).await;
     engine.publish(vec![stored(&[1], None, &tokens(0..4))]).await;
@@ -144,9 +134,7 @@ async fn a_gap_without_a_replay_answer_clears_and_goes_on_live() {
 #[tokio::test]
 async fn an_engine_restarted_in_place_is_cleared_without_traffic() {
     let mut engine = Engine::start(Framing::Two).await;
-    let hub = hub(&[&engine], "").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "").await;
     engine.publish(vec![stored(&[1, 2], None, &tokens(0..8))]).await;
     observer.until("two blocks", |seen| seen.holds("r0", &tokens(0..8))).await;
 
@@ -164,9 +152,7 @@ async fn an_engine_restarted_in_place_is_cleared_without_traffic() {
 #[tokio::test]
 async fn a_restarted_engine_is_known_even_when_it_is_already_ahead() {
     let mut engine = Engine::start(Framing::Two).await;
-    let hub = hub(&[&engine], "").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "").await;
     engine.publish(vec![stored(&[1, 2], None, &tokens(0..8))]).await;
     observer.until("two blocks", |seen| seen.holds("r0", &tokens(0..8))).await;
     let (events, replay) = engine.kill().await;
@@ -183,9 +169,7 @@ async fn a_restarted_engine_is_known_even_when_it_is_already_ahead() {
 #[tokio::test]
 async fn numbers_that_go_back_on_one_connection_clear_the_replica() {
     let mut engine = Engine::start(Framing::Two).await;
-    let hub = hub(&[&engine], "").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "").await;
     engine.publish(vec![stored(&[1], None, &tokens(0..4))]).await;
     engine.publish(vec![stored(&[2], Some(1), &tokens(4..8))]).await;
     observer.until("two blocks", |seen| seen.holds("r0", &tokens(0..8))).await;
@@ -200,9 +184,7 @@ async fn numbers_that_go_back_on_one_connection_clear_the_replica() {
 #[tokio::test]
 async fn an_engine_that_stays_away_is_cleared() {
     let mut engine = Engine::start(Framing::Two).await;
-    let hub = hub(&[&engine], "events: {continuity_grace_ms: 300}").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "events: {continuity_grace_ms: 300}").await;
     engine.publish(vec![stored(&[1], None, &tokens(0..4))]).await;
     observer.until("the block", |seen| seen.holds("r0", &tokens(0..4))).await;
     engine.kill().await;
@@ -214,9 +196,7 @@ async fn an_engine_that_stays_away_is_cleared() {
 #[tokio::test]
 async fn garbage_is_counted_and_survived() {
     let mut engine = Engine::start(Framing::Two).await;
-    let hub = hub(&[&engine], "").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "").await;
     for garbage in [&b"\xc1\xff garbage"[..], b"", &[0x91; 200]] {
         engine.send(Bytes::copy_from_slice(garbage)).await;
     }
@@ -232,9 +212,7 @@ async fn garbage_is_counted_and_survived() {
 #[tokio::test]
 async fn a_subscriber_that_comes_back_gets_only_what_it_missed() {
     let mut engine = Engine::start(Framing::Two).await;
-    let hub = hub(&[&engine], "").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "").await;
     engine.publish(vec![stored(&[1], None, &tokens(0..4))]).await;
     observer.until("the block", |seen| seen.holds("r0", &tokens(0..4))).await;
     let (epoch, sequence) = (observer.epoch, observer.sequence);
@@ -266,9 +244,7 @@ fn many_blocks() -> Vec<u32> {
 #[tokio::test]
 async fn many_blocks_come_in_small_messages_live_and_in_a_reset() {
     let mut engine = Engine::start(Framing::Two).await;
-    let hub = hub(&[&engine], "").await;
-    ready(&hub).await;
-    let mut live = Observer::new(&hub).await;
+    let (hub, mut live) = observed(&[&engine], "").await;
     live.until("the reset", |seen| seen.kinds.contains(&"reset_complete")).await;
     let keys: Vec<u64> = (1..=u64::from(MANY)).collect();
     engine.publish(vec![stored(&keys, None, &many_blocks())]).await;
@@ -359,9 +335,7 @@ async fn only_the_scopes_asked_for_are_sent_and_the_position_moves_on() {
 #[tokio::test]
 async fn heartbeats_come_while_nothing_happens() {
     let engine = Engine::start(Framing::Two).await;
-    let hub = hub(&[&engine], "").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "").await;
     observer.listen(Duration::from_millis(1_100)).await;
     let heartbeats = observer.kinds.iter().filter(|kind| **kind == "heartbeat").count();
     assert!((3..=5).contains(&heartbeats), "{heartbeats} in 1.1 s at one each 0.2 s");
@@ -446,9 +420,7 @@ async fn sigterm_is_exit_code_0_within_a_second() {
 #[tokio::test]
 async fn a_shutdown_ends_streams_with_a_reason_within_a_second() {
     let engine = Engine::start(Framing::Two).await;
-    let hub = hub(&[&engine], "").await;
-    ready(&hub).await;
-    let mut observer = Observer::new(&hub).await;
+    let (hub, mut observer) = observed(&[&engine], "").await;
     observer.until("the reset", |seen| seen.kinds.contains(&"reset_complete")).await;
     let stopped = Instant::now();
     let (status, ()) = tokio::join!(

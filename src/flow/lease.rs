@@ -1,4 +1,4 @@
-//! Leading: the lease on the head, commits, and the checkpoint.
+//! The lease on the head, and what may be written under it: commits and pages.
 //!
 //! The head's compare-and-swap number is the fence. Every write checks first that the head is still the one this leader
 //! wrote, and the head is written last; a mismatch anywhere means that another VM leads, and [`Deposed`] ends this one's

@@ -90,13 +90,11 @@ impl Observer {
         }
     }
 
-    /// The proxy closed `token`. False if it is not the open stream.
-    pub fn closed(&mut self, host: &impl Host, token: StreamToken) -> bool {
-        if self.token() != Some(token) {
-            return false;
+    /// The proxy closed `token`; of interest only if it is the open stream.
+    pub fn closed(&mut self, host: &impl Host, token: StreamToken) {
+        if self.token() == Some(token) {
+            self.pause(host);
         }
-        self.pause(host);
-        true
     }
 
     /// Gives the stream up; another is opened after a pause.

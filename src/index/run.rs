@@ -5,7 +5,7 @@
 
 use crate::index::Index;
 use crate::index::shard::Holder;
-use crate::observation::{ReplicaSlot, ScopeSlot, Tier};
+use crate::observation::{BlockKey, ReplicaSlot, ScopeSlot, Tier};
 use crate::request::RequestChain;
 
 /// What a replica holds of a chain from its start.
@@ -42,7 +42,7 @@ impl Index {
                     if going.is_empty() {
                         break;
                     }
-                    going = self.extend(going, self.holders(scope, &block.key), block.tokens, oldest_ms, &mut ended);
+                    going = extend(going, self.holders(scope, &block.key), block.tokens, oldest_ms, &mut ended);
                 }
                 ended.append(&mut going);
                 ended.sort_unstable_by_key(|run| run.replica);
@@ -51,38 +51,10 @@ impl Index {
         }
     }
 
-    fn counting(
-        &self,
-        scope: ScopeSlot,
-        key: &crate::observation::BlockKey,
-        oldest_ms: u64,
-    ) -> impl Iterator<Item = &Holder> {
+    fn counting(&self, scope: ScopeSlot, key: &BlockKey, oldest_ms: u64) -> impl Iterator<Item = &Holder> {
         self.holders(scope, key).iter().filter(move |holder| {
             holder.last_seen_ms > oldest_ms && self.dictionary.complete_replica(holder.replica).is_some()
         })
-    }
-
-    /// Extends the runs whose replica holds the next block; the others have ended. Both lists are sorted by replica.
-    fn extend(
-        &self,
-        going: Vec<LeadingRun>,
-        holders: &[Holder],
-        tokens: u32,
-        oldest_ms: u64,
-        ended: &mut Vec<LeadingRun>,
-    ) -> Vec<LeadingRun> {
-        let mut still = Vec::with_capacity(going.len());
-        let mut holders = holders.iter().peekable();
-        for run in going {
-            while holders.next_if(|holder| holder.replica < run.replica).is_some() {}
-            match holders.peek() {
-                Some(holder) if holder.replica == run.replica && holder.last_seen_ms > oldest_ms => {
-                    still.push(run.extended_by(holder, tokens));
-                }
-                _ => ended.push(run),
-            }
-        }
-        still
     }
 }
 
@@ -101,4 +73,26 @@ impl LeadingRun {
             tier: self.tier.max(holder.tier),
         }
     }
+}
+
+/// Extends the runs whose replica holds the next block; the others have ended. Both lists are sorted by replica.
+fn extend(
+    going: Vec<LeadingRun>,
+    holders: &[Holder],
+    tokens: u32,
+    oldest_ms: u64,
+    ended: &mut Vec<LeadingRun>,
+) -> Vec<LeadingRun> {
+    let mut still = Vec::with_capacity(going.len());
+    let mut holders = holders.iter().peekable();
+    for run in going {
+        while holders.next_if(|holder| holder.replica < run.replica).is_some() {}
+        match holders.peek() {
+            Some(holder) if holder.replica == run.replica && holder.last_seen_ms > oldest_ms => {
+                still.push(run.extended_by(holder, tokens));
+            }
+            _ => ended.push(run),
+        }
+    }
+    still
 }

@@ -93,11 +93,6 @@ impl Shard {
         });
     }
 
-    /// Number of (block, replica) pairs.
-    pub fn pairs(&self) -> usize {
-        self.blocks.values().map(Vec::len).sum()
-    }
-
     /// Observations that rebuild the holders that `keep` accepts, blocks of one report together.
     pub fn to_observations(&self, keep: impl Fn(&Holder) -> bool) -> Vec<Observation> {
         let mut pairs: Vec<(ScopeSlot, &BlockKey, &Holder)> = self

@@ -47,11 +47,9 @@ pub fn decide(index: &Index, request: &LookupRequest, policy: &Policy, ranking: 
     if request.effective_tokens < policy.minimum_prefix_tokens {
         return Decision::no_hint(Detail::BelowMinimumPrefix);
     }
-    let Some(scope) = index.dictionary().scope_slot(&request.scope) else {
-        return Decision::no_hint(if index.pairs() == 0 { Detail::Cold } else { Detail::Miss });
-    };
     let oldest_ms = now_ms.saturating_sub(policy.eviction_ttl_ms);
-    let runs = index.leading_runs(scope, &request.chain, oldest_ms);
+    let scope = index.dictionary().scope_slot(&request.scope);
+    let runs = scope.map(|scope| index.leading_runs(scope, &request.chain, oldest_ms)).unwrap_or_default();
     if runs.is_empty() {
         return Decision::no_hint(if index.pairs() == 0 { Detail::Cold } else { Detail::Miss });
     }

@@ -432,6 +432,14 @@ pub async fn ready(hub: &Hub) {
     }
 }
 
+/// A hub that has caught up with these engines, and an observer of it.
+pub async fn observed(engines: &[&Engine], more: &str) -> (Hub, Observer) {
+    let hub = hub(engines, more).await;
+    ready(&hub).await;
+    let observer = Observer::new(&hub).await;
+    (hub, observer)
+}
+
 /// The hub as a process, with its messages kept.
 pub fn run_binary(config: &str) -> std::process::Child {
     let name = format!("warmroute-hub-{}-{}.yaml", std::process::id(), free_port());

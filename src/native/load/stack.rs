@@ -296,15 +296,6 @@ impl Stack {
         self.client.get(&self.admin_url("/stats/prometheus")).await.map(|answer| Scrape::parse(&answer.text()))
     }
 
-    /// The hub's metrics.
-    ///
-    /// # Errors
-    /// When the hub does not answer.
-    pub async fn hub_metrics(&self) -> Result<Scrape, RequestFailed> {
-        let url = format!("http://{}/metrics", self.addresses.hub_http);
-        self.client.get(&url).await.map(|answer| Scrape::parse(&answer.text()))
-    }
-
     /// Makes an engine forget every block.
     ///
     /// # Errors

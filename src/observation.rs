@@ -6,6 +6,7 @@
 //! wrong one.
 
 use crate::fingerprint::PrefixHash;
+use crate::routing::policy::Policy;
 
 /// The key of a block: opaque bytes, equal or not.
 ///
@@ -14,7 +15,7 @@ use crate::fingerprint::PrefixHash;
 pub enum BlockKey {
     /// A key of 8 bytes, read big-endian.
     Hash64(u64),
-    /// A key of any other length from 1 byte.
+    /// A key of any other length; without bytes only in requests.
     Bytes(Box<[u8]>),
 }
 
@@ -25,6 +26,18 @@ pub struct ReplicaSlot(pub u32);
 /// A number that stands for a [`Scope`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScopeSlot(pub u32);
+
+/// A replica as it serves one tenant and one model. A replica that serves several is a member of each, and what is said
+/// of one says nothing of the others.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Member {
+    /// The tenant.
+    pub tenant_id: String,
+    /// The model as requests name it.
+    pub model_id: String,
+    /// The replica's id.
+    pub replica_id: String,
+}
 
 /// What block keys are relative to: blocks match inside one scope only.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,13 +85,14 @@ pub enum Observation {
         /// What it stands for.
         scope: Scope,
     },
-    /// `replica` stands for a new generation of `replica_id`; it counts from its [`Observation::ReplicaComplete`].
+    /// `replica` stands for a new generation of what `replica_id` holds for one tenant and model; it counts from its
+    /// [`Observation::ReplicaComplete`].
     ReplicaUp {
         /// The number.
         replica: ReplicaSlot,
-        /// The replica's id.
-        replica_id: String,
-        /// Where Envoy reaches it: `ip:port`, IPv6 in brackets.
+        /// The replica's id, the tenant and the model.
+        member: Member,
+        /// Where Envoy reaches it: `ip:port`, IPv6 in brackets; empty if that is not known.
         address: String,
     },
     /// All that the replica holds has been reported: it counts now, and an older generation no longer does.
@@ -124,6 +138,18 @@ pub enum Observation {
         replica: ReplicaSlot,
         /// The figures.
         stats: ReplicaStats,
+    },
+    /// The policy of a tenant from now on.
+    Policy {
+        /// The tenant; none for those without a policy of their own.
+        tenant_id: Option<String>,
+        /// The policy.
+        policy: Policy,
+    },
+    /// The publisher has no policy for a tenant any more.
+    PolicyGone {
+        /// As in [`Observation::Policy`].
+        tenant_id: Option<String>,
     },
     /// In the log only: the hub's number for `scope`, so that the next leader can go on with the hub's stream.
     PublishedScope {
@@ -217,6 +243,15 @@ pub enum SubscriberMessage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmptyKey;
 
+// === impl Member ===
+
+impl Member {
+    /// `replica_id` as it serves `tenant_id` and `model_id`.
+    pub fn new(tenant_id: impl Into<String>, model_id: impl Into<String>, replica_id: impl Into<String>) -> Member {
+        Member { tenant_id: tenant_id.into(), model_id: model_id.into(), replica_id: replica_id.into() }
+    }
+}
+
 // === impl BlockKey ===
 
 impl BlockKey {
@@ -229,6 +264,11 @@ impl BlockKey {
             return Ok(BlockKey::Hash64(u64::from_be_bytes(eight)));
         }
         if bytes.is_empty() { Err(EmptyKey) } else { Ok(BlockKey::Bytes(bytes.into())) }
+    }
+
+    /// The key with these bytes as a request gives it: one without bytes is held by nobody.
+    pub fn of_request(bytes: &[u8]) -> BlockKey {
+        BlockKey::from_bytes(bytes).unwrap_or_else(|EmptyKey| BlockKey::Bytes(Box::default()))
     }
 
     /// Appends the key's bytes to `out`.

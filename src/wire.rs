@@ -8,9 +8,10 @@
 use prost::Message;
 
 use crate::observation::{
-    BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, StreamBody, StreamMessage,
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, StreamBody, StreamMessage,
     SubscriberMessage, Subscription, Tier,
 };
+use crate::routing::policy::{Eviction, Policy, Strategy};
 
 /// Types generated from `warmroute.v1`.
 #[allow(missing_docs, clippy::all)]
@@ -160,10 +161,12 @@ pub fn fact_to_proto(observation: &Observation) -> v1::Fact {
             hash_scheme: scope.hash_scheme.clone(),
             adapter_id: scope.adapter_id.clone(),
         }),
-        Observation::ReplicaUp { replica, replica_id, address } => Kind::ReplicaUp(v1::ReplicaUp {
+        Observation::ReplicaUp { replica, member, address } => Kind::ReplicaUp(v1::ReplicaUp {
             replica: replica.0,
-            replica_id: replica_id.clone(),
+            replica_id: member.replica_id.clone(),
             address: address.clone(),
+            tenant_id: member.tenant_id.clone(),
+            model_id: member.model_id.clone(),
         }),
         Observation::ReplicaComplete { replica } => Kind::ReplicaComplete(v1::ReplicaComplete { replica: replica.0 }),
         Observation::ReplicaGone { replica } => Kind::ReplicaGone(v1::ReplicaGone { replica: replica.0 }),
@@ -190,6 +193,10 @@ pub fn fact_to_proto(observation: &Observation) -> v1::Fact {
             hit_rate: stats.hit_rate,
             reported_ms: stats.reported_ms,
         }),
+        Observation::Policy { tenant_id, policy } => Kind::Policy(policy_to_proto(tenant_id.as_deref(), policy)),
+        Observation::PolicyGone { tenant_id } => {
+            Kind::PolicyGone(v1::CachePolicyGone { tenant_id: tenant_id.clone().unwrap_or_default() })
+        }
         Observation::PublishedScope { slot, published } => {
             Kind::PublishedScope(v1::PublishedNumber { number: slot.0, published: published.0 })
         }
@@ -220,7 +227,8 @@ pub fn fact_from_proto(fact: v1::Fact) -> Result<Observation, Malformed> {
             if up.replica_id.is_empty() {
                 return Err(Malformed::Field { field: "replica_id", problem: "is empty" });
             }
-            Observation::ReplicaUp { replica: ReplicaSlot(up.replica), replica_id: up.replica_id, address: up.address }
+            let member = Member { tenant_id: up.tenant_id, model_id: up.model_id, replica_id: up.replica_id };
+            Observation::ReplicaUp { replica: ReplicaSlot(up.replica), member, address: up.address }
         }
         Kind::ReplicaComplete(complete) => Observation::ReplicaComplete { replica: ReplicaSlot(complete.replica) },
         Kind::ReplicaGone(gone) => Observation::ReplicaGone { replica: ReplicaSlot(gone.replica) },
@@ -258,12 +266,68 @@ pub fn fact_from_proto(fact: v1::Fact) -> Result<Observation, Malformed> {
                 reported_ms: stats.reported_ms,
             },
         },
+        Kind::Policy(policy) => {
+            let tenant_id = Some(policy.tenant_id.clone()).filter(|tenant_id| !tenant_id.is_empty());
+            Observation::Policy { tenant_id, policy: policy_from_proto(&policy)? }
+        }
+        Kind::PolicyGone(gone) => {
+            Observation::PolicyGone { tenant_id: Some(gone.tenant_id).filter(|tenant_id| !tenant_id.is_empty()) }
+        }
         Kind::PublishedScope(pair) => {
             Observation::PublishedScope { slot: ScopeSlot(pair.number), published: ScopeSlot(pair.published) }
         }
         Kind::PublishedReplica(pair) => {
             Observation::PublishedReplica { replica: ReplicaSlot(pair.number), published: ReplicaSlot(pair.published) }
         }
+    })
+}
+
+fn policy_to_proto(tenant_id: Option<&str>, policy: &Policy) -> v1::CachePolicy {
+    let eviction = match policy.eviction {
+        Eviction::Lru => v1::cache_policy::Eviction::Lru,
+        Eviction::Lfu => v1::cache_policy::Eviction::Lfu,
+    };
+    v1::CachePolicy {
+        tenant_id: tenant_id.unwrap_or_default().to_owned(),
+        eviction: eviction.into(),
+        eviction_ttl_ms: policy.eviction_ttl_ms,
+        minimum_prefix_tokens: policy.minimum_prefix_tokens,
+        minimum_matched_tokens: policy.minimum_matched_tokens,
+        routing_floor_score: policy.routing_floor_score,
+        lookup_timeout_ms: policy.lookup_timeout_ms,
+        enable_chain_matching: policy.strategy.enable_chain_matching,
+        require_chain: policy.strategy.require_chain,
+        enable_tenant_hot: policy.strategy.enable_tenant_hot,
+        affinity_routing: policy.affinity_routing,
+    }
+}
+
+fn policy_from_proto(policy: &v1::CachePolicy) -> Result<Policy, Malformed> {
+    let eviction = match v1::cache_policy::Eviction::try_from(policy.eviction) {
+        Ok(v1::cache_policy::Eviction::Lru) => Eviction::Lru,
+        Ok(v1::cache_policy::Eviction::Lfu) => Eviction::Lfu,
+        Err(_) => return Err(Malformed::Field { field: "eviction", problem: "must be LRU or LFU" }),
+    };
+    if policy.eviction_ttl_ms == 0 {
+        return Err(Malformed::Field { field: "eviction_ttl_ms", problem: "is 0, must be at least 1" });
+    }
+    let routing_floor_score = policy.routing_floor_score;
+    if !routing_floor_score.is_finite() || routing_floor_score < 0.0 {
+        return Err(Malformed::Field { field: "routing_floor_score", problem: "must be finite and not negative" });
+    }
+    Ok(Policy {
+        eviction,
+        eviction_ttl_ms: policy.eviction_ttl_ms,
+        minimum_prefix_tokens: policy.minimum_prefix_tokens,
+        minimum_matched_tokens: policy.minimum_matched_tokens,
+        routing_floor_score,
+        lookup_timeout_ms: policy.lookup_timeout_ms,
+        strategy: Strategy {
+            enable_chain_matching: policy.enable_chain_matching,
+            require_chain: policy.require_chain,
+            enable_tenant_hot: policy.enable_tenant_hot,
+        },
+        affinity_routing: policy.affinity_routing,
     })
 }
 
@@ -351,7 +415,17 @@ mod tests {
         let wide = BlockKey::from_bytes(&[1; 32]).unwrap();
         let message = delta(vec![
             Observation::Scope { slot: ScopeSlot(3), scope },
-            Observation::ReplicaUp { replica: ReplicaSlot(1), replica_id: "r".into(), address: "10.0.0.1:8000".into() },
+            Observation::ReplicaUp {
+                replica: ReplicaSlot(1),
+                member: Member::new("t", "m", "r"),
+                address: "10.0.0.1:8000".into(),
+            },
+            Observation::Policy {
+                tenant_id: Some("t".into()),
+                policy: Policy { eviction: Eviction::Lfu, ..Policy::default() },
+            },
+            Observation::Policy { tenant_id: None, policy: Policy::default() },
+            Observation::PolicyGone { tenant_id: Some("u".into()) },
             Observation::Stored {
                 replica: ReplicaSlot(1),
                 scope: ScopeSlot(3),

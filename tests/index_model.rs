@@ -16,11 +16,15 @@
 #[path = "support/reference.rs"]
 mod reference;
 
-use reference::{Outcome, Reference};
+use reference::{Outcome, Reference, Request};
+use warmroute::fingerprint::BlockSize;
 use warmroute::index::Index;
-use warmroute::observation::{BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier};
-use warmroute::request::{ChainBlock, LookupRequest, RequestChain};
-use warmroute::routing::decision::{Decision, decide};
+use warmroute::observation::{
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier,
+};
+use warmroute::request::{ChainBlock, LookupRequest, NoTokenizer, PromptInput, RequestChain, WireChain};
+use warmroute::routing::decision::Decision;
+use warmroute::routing::lookup::{Lookup, lookup_route};
 use warmroute::routing::policy::{Policy, Ranking};
 use warmroute::routing::reason::{Detail, ReasonCode};
 
@@ -49,7 +53,7 @@ enum Operation {
     /// A new index from the pages and the log.
     Rebuild,
     Look {
-        request: LookupRequest,
+        request: Request,
         policy: Policy,
     },
 }
@@ -190,7 +194,7 @@ fn run(history: &[Operation], defect: Defect) -> Result<(), String> {
     Ok(())
 }
 
-fn look(reference: &Reference, subject: &Subject, request: &LookupRequest, policy: &Policy) -> Result<(), String> {
+fn look(reference: &Reference, subject: &Subject, request: &Request, policy: &Policy) -> Result<(), String> {
     let Subject { index, now_ms, .. } = subject;
     if let Some(scope) = index.dictionary().scope_slot(&request.scope) {
         let found = index.leading_runs(scope, &request.chain, subject.oldest_ms());
@@ -217,11 +221,37 @@ fn look(reference: &Reference, subject: &Subject, request: &LookupRequest, polic
             return Err(format!("not sorted by replica: {found:?}"));
         }
     }
-    let ranking = Ranking::default();
-    let decision = decide(index, request, policy, &ranking, *now_ms);
-    agree(&decision, &reference.decide(request, policy, &ranking, *now_ms))
+    let decision = decided(index, request, policy, *now_ms);
+    agree(&decision, &reference.decide(request, policy, &Ranking::default(), *now_ms))
         .map_err(|problem| format!("{problem}: {decision:?}"))
 }
+
+/// The index's decision, by way of a whole lookup.
+fn decided(index: &Index, request: &Request, policy: &Policy, now_ms: u64) -> Decision {
+    let prompt = match &request.chain {
+        RequestChain::Exact { key } => PromptInput {
+            prefix_hash: Some(key.clone()),
+            prefix_token_count: request.effective_tokens as i32,
+            ..PromptInput::default()
+        },
+        RequestChain::Chain(blocks) => {
+            PromptInput { chain: WireChain::Chain(blocks.clone()), ..PromptInput::default() }
+        }
+    };
+    let request = LookupRequest {
+        scope: request.scope.clone(),
+        prompt,
+        block_size: BlockSize::DEFAULT,
+        slo_ttft_ms: request.slo_ttft_ms,
+    };
+    let ranking = Ranking::default();
+    let lookup = Lookup { index, policy, ranking: &ranking, tokenizer: &NoTokenizer, now_ms, is_late: &|| false };
+    lookup_route(&lookup, &request).decision
+}
+
+/// What a miss may be called, by what else is known.
+const NOTHING_HELD: [ReasonCode; 4] =
+    [ReasonCode::NoHint, ReasonCode::UnknownTenant, ReasonCode::UnknownModel, ReasonCode::UnknownHashScheme];
 
 /// Scores are computed in f32 by the one and in f64 by the other.
 fn close(a: f64, b: f64) -> bool {
@@ -236,9 +266,13 @@ fn agree(decision: &Decision, outcome: &Outcome) -> Result<(), String> {
         Outcome::BelowRoutingFloor { .. } => decision.detail == Detail::BelowRoutingFloor,
         Outcome::BelowMatchedTokens => decision.detail == Detail::BelowMatchedTokens,
         Outcome::BelowMinimumPrefix => decision.detail == Detail::BelowMinimumPrefix,
-        Outcome::NoRun => matches!(decision.detail, Detail::Miss | Detail::Cold),
+        Outcome::NoRun => matches!(decision.detail, Detail::Miss | Detail::Cold | Detail::None),
     };
-    if detail && decision.reason == ReasonCode::NoHint && decision.ranked.is_empty() {
+    let reasons: &[ReasonCode] = match outcome {
+        Outcome::NoRun => &NOTHING_HELD,
+        _ => &[ReasonCode::NoHint],
+    };
+    if detail && reasons.contains(&decision.reason) && decision.ranked.is_empty() {
         Ok(())
     } else {
         Err(format!("expected no hint, {outcome:?}"))
@@ -342,7 +376,7 @@ impl Storyteller {
         let name = self.random.below(4);
         let up = Observation::ReplicaUp {
             replica,
-            replica_id: format!("r{name}"),
+            member: Member::new("t", "m", format!("r{name}")),
             address: format!("10.0.0.{name}:{}", 8000 + replica.0),
         };
         out.push(Operation::Observe(up));
@@ -400,21 +434,22 @@ impl Storyteller {
     fn look(&mut self, out: &mut Vec<Operation>) {
         let (family, length) = (self.random.below(2), 1 + self.random.below(10));
         let chain = match self.random.below(4) {
-            0 => RequestChain::Exact { key: key(family, length), token_count: length as u32 * BLOCK },
+            0 => RequestChain::Exact { key: key(family, length) },
             _ => RequestChain::Chain(
-                (1..=length).map(|depth| ChainBlock { key: key(family, depth), tokens: BLOCK }).collect(),
+                (1..=length).map(|depth| ChainBlock { key: key(family, depth), tokens: BLOCK as i32 }).collect(),
             ),
         };
-        let request = LookupRequest {
+        let request = Request {
             scope: scope(self.scope().0),
             chain,
-            effective_tokens: length as u32 * BLOCK,
+            effective_tokens: length as i64 * i64::from(BLOCK),
             slo_ttft_ms: self.random.pick(&[None, None, Some(0), Some(100), Some(200)]),
         };
         let policy = Policy {
             eviction_ttl_ms: TTL_MS,
             minimum_prefix_tokens: self.random.pick(&[0, 0, 48]),
             minimum_matched_tokens: self.random.pick(&[0, 32, 64]),
+            affinity_routing: false,
             ..Policy::default()
         };
         out.push(Operation::Look { request, policy });
@@ -466,7 +501,7 @@ fn a_history_says_something_about_every_outcome() {
                 Operation::Observe(observation) => subject.observe(&observation),
                 Operation::Wait { ms } => subject.now_ms += ms,
                 Operation::Look { request, policy } => {
-                    let decision = decide(&subject.index, &request, &policy, &Ranking::default(), subject.now_ms);
+                    let decision = decided(&subject.index, &request, &policy, subject.now_ms);
                     *seen.entry(decision.detail.as_str()).or_insert(0) += 1;
                 }
                 Operation::Sweep | Operation::Save { .. } | Operation::Rebuild => {}

@@ -21,7 +21,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use warmroute::config::FilterConfig;
 use warmroute::observation::BlockKey;
-use warmroute::request::{HeadVerdict, LookupRequest, RequestChain, RequestHead, read_body, read_head};
+use warmroute::request::{
+    HeadVerdict, LookupRequest, NoTokenizer, RequestChain, RequestHead, Resolved, read_body, read_head,
+};
+use warmroute::routing::policy::Strategy;
+use warmroute::routing::reason::Detail;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,17 +56,17 @@ struct Expected {
     scope: Option<[String; 4]>,
     /// A chain's keys in hex, and each block's tokens.
     keys: Option<Vec<String>>,
-    tokens: Option<Vec<u32>>,
+    tokens: Option<Vec<i32>>,
     /// The key and token count of an exact request.
-    exact: Option<(String, u32)>,
-    effective_tokens: Option<u32>,
+    exact: Option<(String, i32)>,
+    effective_tokens: Option<i64>,
     slo_ttft_ms: Option<u32>,
 }
 
 /// What a request came to, by the names that the files use.
 struct Outcome {
     head: &'static str,
-    request: Result<LookupRequest, (&'static str, Option<String>)>,
+    request: Result<(LookupRequest, Resolved), (&'static str, Option<String>)>,
 }
 
 #[test]
@@ -86,9 +90,9 @@ fn one_token_more_than_the_cap_is_too_many() {
     let (inputs, _) = read_head(&RequestHead { headers: &[] }, None, &config);
     let body = |tokens: usize| format!(r#"{{"model":"llama","prompt":[{}]}}"#, vec!["1"; tokens].join(","));
     let at_cap = read_body(body(1 << 20).as_bytes(), &inputs, &config).unwrap();
-    assert_eq!(at_cap.effective_tokens, 1 << 20);
-    let refusal = read_body(body((1 << 20) + 1).as_bytes(), &inputs, &config).unwrap_err();
-    assert_eq!((refusal.detail.as_str(), refusal.model.as_deref()), ("too_many_tokens", Some("llama")));
+    assert_eq!(resolve(&at_cap).unwrap().effective_tokens, 1 << 20);
+    let above = read_body(body((1 << 20) + 1).as_bytes(), &inputs, &config).unwrap();
+    assert_eq!(resolve(&above), Err(Detail::TooManyTokens));
 }
 
 // === impl Case ===
@@ -104,7 +108,7 @@ impl Case {
                 same("detail", detail, &expected.as_str())?;
                 self.expect.model.as_ref().map_or(Ok(()), |expected| same("model", model, &Some(expected.clone())))
             }
-            (Ok(request), None) => self.expect.check(request),
+            (Ok((request, resolved)), None) => self.expect.check(request, resolved),
             (found, expected) => Err(format!("came to {found:?}, not {expected:?}")),
         }
     }
@@ -121,10 +125,11 @@ impl Case {
         let (inputs, verdict) = read_head(&RequestHead { headers: &headers }, self.tenant_property.as_deref(), &config);
         match verdict {
             HeadVerdict::Release(detail) => Outcome { head: "release", request: Err((detail.as_str(), None)) },
-            HeadVerdict::Ready(request) => Outcome { head: "ready", request: Ok(request) },
+            HeadVerdict::Ready(request) => Outcome { head: "ready", request: resolved(request) },
             HeadVerdict::Hold { .. } => {
                 let request = read_body(&body, &inputs, &config);
-                Outcome { head: "hold", request: request.map_err(|refusal| (refusal.detail.as_str(), refusal.model)) }
+                let request = request.map_err(|refusal| (refusal.detail.as_str(), refusal.model));
+                Outcome { head: "hold", request: request.and_then(resolved) }
             }
         }
     }
@@ -133,14 +138,14 @@ impl Case {
 // === impl Expected ===
 
 impl Expected {
-    fn check(&self, request: &LookupRequest) -> Result<(), String> {
+    fn check(&self, request: &LookupRequest, resolved: &Resolved) -> Result<(), String> {
         let scope = &request.scope;
         let scope = [&scope.tenant_id, &scope.model_id, &scope.hash_scheme, &scope.adapter_id].map(String::clone);
         self.scope.as_ref().map_or(Ok(()), |expected| same("scope", &scope, expected))?;
-        same("effective_tokens", &Some(request.effective_tokens), &self.effective_tokens)?;
+        same("effective_tokens", &Some(resolved.effective_tokens), &self.effective_tokens)?;
         same("slo_ttft_ms", &request.slo_ttft_ms, &self.slo_ttft_ms)?;
-        let (keys, tokens, exact) = match &request.chain {
-            RequestChain::Exact { key, token_count } => (None, None, Some((hex(key), *token_count))),
+        let (keys, tokens, exact) = match &resolved.chain {
+            RequestChain::Exact { key } => (None, None, Some((hex(key), request.prompt.prefix_token_count))),
             RequestChain::Chain(blocks) => (
                 Some(blocks.iter().map(|block| hex(&block.key)).collect()),
                 Some(blocks.iter().map(|block| block.tokens).collect()),
@@ -151,6 +156,21 @@ impl Expected {
         same("tokens", &tokens, &self.tokens)?;
         same("exact", &exact, &self.exact)
     }
+}
+
+/// The request with its keys, or why it has none and its model.
+fn resolved(request: LookupRequest) -> Result<(LookupRequest, Resolved), (&'static str, Option<String>)> {
+    match resolve(&request) {
+        Ok(resolved) => Ok((request, resolved)),
+        Err(detail) => Err((detail.as_str(), Some(request.scope.model_id))),
+    }
+}
+
+/// The keys that a request comes to under the contract's strategy.
+fn resolve(request: &LookupRequest) -> Result<Resolved, Detail> {
+    let model_id = &request.scope.model_id;
+    let resolved = request.prompt.resolve(Strategy::default(), request.block_size, model_id, &NoTokenizer);
+    resolved.map_err(|unresolved| unresolved.detail)
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Result<(), String> {

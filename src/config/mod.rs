@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::routing::policy::{Policy, Ranking};
+use crate::routing::policy::{Policies, Ranking};
 
 pub use error::ConfigError;
 pub use limits::{Freshness, Limits, Output, WhenStale};
@@ -67,16 +67,6 @@ pub struct Subscribe {
     pub tenants: Vec<String>,
 }
 
-/// The policies of all tenants.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Policies {
-    /// For a tenant without one of its own.
-    pub default: Policy,
-    /// By tenant. Such a policy is complete in itself: what it leaves out has the CachePolicy default, not the value
-    /// that `default` gives it.
-    pub by_tenant: BTreeMap<String, Policy>,
-}
-
 // === impl FilterConfig ===
 
 impl FilterConfig {
@@ -94,7 +84,7 @@ impl FilterConfig {
             tenant: TenantSource::read(root.section("tenant", &mut problems), &mut problems),
             models: model::read_models(&mut root, &mut problems),
             requests: RequestRules::read(&mut root, &mut problems),
-            policies: Policies::read(&mut root, &mut problems),
+            policies: policy::read_policies(&mut root, &mut problems),
             ranking: policy::read_ranking(root.section("ranking", &mut problems), &mut problems),
             output: Output::read(root.section("output", &mut problems), &mut problems),
             freshness: Freshness::read(&mut root, &mut problems),
@@ -123,15 +113,6 @@ impl Subscribe {
         };
         section.finish(problems);
         subscribe
-    }
-}
-
-// === impl Policies ===
-
-impl Policies {
-    /// The policy of this tenant.
-    pub fn for_tenant(&self, tenant_id: &str) -> &Policy {
-        self.by_tenant.get(tenant_id).unwrap_or(&self.default)
     }
 }
 

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::section::{Problems, Section};
-use super::{Policies, RESERVED_TENANT, defaults, duration};
-use crate::routing::policy::{Policy, Ranking};
+use super::{RESERVED_TENANT, defaults, duration};
+use crate::routing::policy::{Policies, Policy, Ranking};
 
 /// Fields of the CachePolicy spec that this version does not act on. They are refused: an operator who sets one
 /// expects it to work.
@@ -13,28 +13,20 @@ const NOT_SUPPORTED: [&str; 3] = ["eviction", "lookupTimeoutMs", "strategy"];
 /// `routingFloorScore` as the CachePolicy describes it.
 const SCORE_PATTERN: &str = r#"a text such as "0.1" that matches ^(0|[1-9][0-9]{0,7})(\.[0-9]{1,6})?$"#;
 
-// === impl Policies ===
-
-impl Policies {
-    /// `policy` and `policies`.
-    pub(super) fn read(root: &mut Section, problems: &mut Problems) -> Policies {
-        let default = read_policy(root.section("policy", problems), problems);
-        let specs = root.section("policies", problems);
-        let mut policies = Policies { default, by_tenant: Default::default() };
-        for (tenant_id, spec) in specs.entries() {
-            let path = format!("policies.{tenant_id}");
-            if tenant_id.is_empty() || tenant_id == RESERVED_TENANT {
-                problems.note(
-                    path.clone(),
-                    Some(spec),
-                    format!("a tenant that is not empty and not {RESERVED_TENANT}"),
-                );
-            }
-            let policy = read_policy(Section::at(path, Some(spec), problems), problems);
-            policies.by_tenant.insert(tenant_id.clone(), policy);
+/// `policy` and `policies`.
+pub(super) fn read_policies(root: &mut Section, problems: &mut Problems) -> Policies {
+    let default = read_policy(root.section("policy", problems), problems);
+    let specs = root.section("policies", problems);
+    let mut policies = Policies { default, by_tenant: Default::default() };
+    for (tenant_id, spec) in specs.entries() {
+        let path = format!("policies.{tenant_id}");
+        if tenant_id.is_empty() || tenant_id == RESERVED_TENANT {
+            problems.note(path.clone(), Some(spec), format!("a tenant that is not empty and not {RESERVED_TENANT}"));
         }
-        policies
+        let policy = read_policy(Section::at(path, Some(spec), problems), problems);
+        policies.by_tenant.insert(tenant_id.clone(), policy);
     }
+    policies
 }
 
 fn read_policy(mut spec: Section, problems: &mut Problems) -> Policy {
@@ -55,6 +47,8 @@ fn read_policy(mut spec: Section, problems: &mut Problems) -> Policy {
             problems,
         ),
         routing_floor_score: read_score(&mut spec, problems).unwrap_or(default.routing_floor_score),
+        affinity_routing: false,
+        ..default
     };
     refuse_unsupported(&mut spec, problems);
     spec.finish(problems);
@@ -128,6 +122,7 @@ pub(super) fn read_ranking(mut section: Section, problems: &mut Problems) -> Ran
             default.slo_tight_bias,
             problems,
         ),
+        ..default
     };
     section.finish(problems);
     ranking

@@ -1,4 +1,5 @@
 use super::*;
+use crate::routing::policy::Policy;
 
 /// The smallest configuration that is accepted, with `more` fields.
 fn config_with(more: &str) -> String {
@@ -103,7 +104,10 @@ fn every_field_is_read() {
     let own = config.policies.for_tenant("t");
     assert_eq!((own.eviction_ttl_ms, own.minimum_prefix_tokens, own.minimum_matched_tokens), (1_800_000, 0, 0));
     assert_eq!((own.routing_floor_score, default.routing_floor_score), (12.5, 0.1));
-    assert_eq!(config.ranking, Ranking { pressure_weight: 0.5, slo_tight_ttft_ms: 300, slo_tight_bias: 2.0 });
+    assert_eq!(
+        config.ranking,
+        Ranking { pressure_weight: 0.5, slo_tight_ttft_ms: 300, slo_tight_bias: 2.0, ..Ranking::default() }
+    );
     assert_eq!(config.output, Output { max_endpoints: 2, response_headers: true });
     assert_eq!(config.freshness, Freshness { stale_after_ms: 3000, when_stale: WhenStale::Serve });
     assert_eq!((config.limits.pages, config.limits.lease_ticks), (8, 20));

@@ -9,8 +9,9 @@ use super::metrics;
 use super::node::{Knowledge, Node};
 use crate::config::{FilterConfig, WhenStale};
 use crate::host::{HttpHost, Level};
-use crate::request::{HeadVerdict, HeaderInputs, LookupRequest, RequestHead, names, read_body, read_head};
-use crate::routing::decision::{Decision, RankedReplica, decide};
+use crate::request::{HeadVerdict, HeaderInputs, LookupRequest, NoTokenizer, RequestHead, names, read_body, read_head};
+use crate::routing::decision::{Decision, RankedReplica};
+use crate::routing::lookup::{Lookup, lookup_route};
 use crate::routing::reason::{Detail, ReasonCode};
 
 /// Hints in a row that Envoy did not follow, after which the operator is told.
@@ -206,7 +207,8 @@ impl Exchange {
         host.count(&metrics::lookup_calls(model, sent.reason.as_str(), !sent.addresses.is_empty()), 1);
         if sent.reason == ReasonCode::NoHint {
             host.count(&metrics::no_hint(sent.detail.as_str()), 1);
-        } else {
+        }
+        if !sent.addresses.is_empty() {
             host.set_request_header(names::DESTINATION_ENDPOINT, &sent.addresses.join(","));
         }
         self.state = State::Sent(sent);
@@ -233,8 +235,10 @@ fn decision(known: &Knowledge<'_>, config: &FilterConfig, request: &LookupReques
         return Decision::no_hint(Detail::Stale);
     }
     let policy = config.policies.for_tenant(&request.scope.tenant_id);
-    let mut decision = decide(index, request, policy, &config.ranking, now_ms);
-    if decision.reason == ReasonCode::PrefixMatch {
+    let lookup =
+        Lookup { index, policy, ranking: &config.ranking, tokenizer: &NoTokenizer, now_ms, is_late: &|| false };
+    let mut decision = lookup_route(&lookup, request).decision;
+    if !decision.ranked.is_empty() {
         decision.ranked.retain(|replica| is_address(&replica.address));
         if decision.ranked.is_empty() {
             return Decision::no_hint(Detail::NoAddress);

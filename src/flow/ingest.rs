@@ -4,7 +4,7 @@
 //! that is announced or cleared gets a new number: what it held before then ends at once, whatever of it is still in
 //! pages. A batch is what one stream message said; the position it reaches becomes true when it is committed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use hashbrown::{HashMap, HashSet};
 
@@ -12,11 +12,13 @@ use crate::host::StreamToken;
 use crate::index::Index;
 use crate::index::log::Head;
 use crate::observation::{
-    BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StreamBody, StreamMessage,
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StreamBody, StreamMessage,
 };
 
 /// Scopes a log may name in its life.
 const MAX_SCOPES: usize = 65_536;
+/// Tenants with a policy that a log may hold.
+const MAX_POLICIES: usize = 4_096;
 /// Bytes that a record takes beside its keys, about.
 const RECORD_BYTES: usize = 48;
 /// Bytes that a block takes beside its key, about.
@@ -32,8 +34,10 @@ pub struct Ingest {
     next_scope: u32,
     next_replica: u32,
     position: Option<Position>,
-    /// Generations from before the reset that is under way, with their replicas' ids.
-    resetting: Option<HashMap<ReplicaSlot, String>>,
+    /// What there was before the reset that is under way.
+    resetting: Option<Before>,
+    /// Tenants that the hub has announced a policy for.
+    policies: BTreeSet<Option<String>>,
     /// Generations that a newer one is to replace, and since when, Unix time in ms.
     replaced: HashMap<ReplicaSlot, u64>,
     /// How long such a generation may go on serving.
@@ -102,11 +106,18 @@ pub enum Violation {
     OutOfPlace,
 }
 
+/// What a reset has to announce again or end.
+#[derive(Debug, Default)]
+struct Before {
+    generations: HashMap<ReplicaSlot, Member>,
+    policies: BTreeSet<Option<String>>,
+}
+
 /// A replica of the hub's, and the log's number for its present generation.
 #[derive(Debug)]
 struct Published {
     slot: ReplicaSlot,
-    replica_id: String,
+    member: Member,
     address: String,
     stats: Option<ReplicaStats>,
     /// A newer generation of the same replica was announced: this one ends when that is complete.
@@ -129,6 +140,7 @@ impl Ingest {
             next_replica: head.next_replica,
             position: None,
             resetting: None,
+            policies: dictionary.policies().map(|(tenant_id, _)| tenant_id.map(str::to_owned)).collect(),
             replaced: older_generations(index).map(|replica| (replica, head.heard_ms)).collect(),
             replace_within_ms,
             confirmed_ms: head.heard_ms,
@@ -258,11 +270,13 @@ impl Ingest {
     }
 
     /// A generation whose replica was announced again ends with the new one's completion, which may come later.
-    fn end_what_is_not_announced_again(&mut self, before: HashMap<ReplicaSlot, String>) -> Vec<Observation> {
-        let announced: HashSet<&str> = self.replicas.values().map(|published| published.replica_id.as_str()).collect();
-        let mut ended = Vec::new();
-        for (replica, replica_id) in before {
-            if announced.contains(replica_id.as_str()) {
+    fn end_what_is_not_announced_again(&mut self, before: Before) -> Vec<Observation> {
+        let announced: HashSet<&Member> = self.replicas.values().map(|published| &published.member).collect();
+        let unannounced = before.policies.difference(&self.policies);
+        let mut ended: Vec<Observation> =
+            unannounced.map(|tenant_id| Observation::PolicyGone { tenant_id: tenant_id.clone() }).collect();
+        for (replica, member) in before.generations {
+            if announced.contains(&member) {
                 self.replaced.entry(replica).or_insert(self.confirmed_ms);
             } else {
                 ended.push(Observation::ReplicaGone { replica });
@@ -285,10 +299,12 @@ impl Ingest {
 
     /// What exists now ends when the reset is complete, unless its replica is announced again.
     fn begin_reset(&mut self, index: &Index) {
-        let committed = index.dictionary().replicas().map(|(slot, replica)| (slot, replica.replica_id.to_string()));
-        let queued = self.replicas.values().map(|published| (published.slot, published.replica_id.clone()));
-        let unfinished = self.resetting.take().into_iter().flatten();
-        self.resetting = Some(committed.chain(queued).chain(unfinished).collect());
+        let mut before = self.resetting.take().unwrap_or_default();
+        let committed = index.dictionary().replicas().map(|(slot, replica)| (slot, replica.member.clone()));
+        let queued = self.replicas.values().map(|published| (published.slot, published.member.clone()));
+        before.generations.extend(committed.chain(queued));
+        before.policies.append(&mut self.policies);
+        self.resetting = Some(before);
         self.position = None;
         self.scopes.clear();
         self.replicas.clear();
@@ -334,8 +350,8 @@ impl Ingest {
     ) -> Result<(), Violation> {
         match observation {
             Observation::Scope { slot: published, scope } => self.scope(published, scope, out),
-            Observation::ReplicaUp { replica: published, replica_id, address } => {
-                self.replica_up(published, replica_id, address, None, now_ms, out);
+            Observation::ReplicaUp { replica: published, member, address } => {
+                self.replica_up(published, member, address, None, now_ms, out);
             }
             Observation::ReplicaComplete { replica } => {
                 out.push(Observation::ReplicaComplete { replica: self.known(replica)?.slot });
@@ -345,9 +361,9 @@ impl Ingest {
                 out.push(Observation::ReplicaGone { replica: published.slot });
             }
             Observation::Cleared { replica: published } => {
-                let Published { replica_id, address, stats, .. } =
+                let Published { member, address, stats, .. } =
                     self.replicas.remove(&published).ok_or(Violation::UnknownNumber)?;
-                let replica = self.replica_up(published, replica_id, address, stats, now_ms, out);
+                let replica = self.replica_up(published, member, address, stats, now_ms, out);
                 out.push(Observation::ReplicaComplete { replica });
             }
             Observation::Stats { replica, stats } => {
@@ -377,6 +393,16 @@ impl Ingest {
                     out.push(Observation::Stored { replica, scope, tier, last_seen_ms, blocks });
                 }
             }
+            Observation::Policy { tenant_id, policy } => {
+                if self.policies.len() < MAX_POLICIES || self.policies.contains(&tenant_id) {
+                    self.policies.insert(tenant_id.clone());
+                    out.push(Observation::Policy { tenant_id, policy });
+                }
+            }
+            Observation::PolicyGone { tenant_id } => {
+                self.policies.remove(&tenant_id);
+                out.push(Observation::PolicyGone { tenant_id });
+            }
             // The log's own; a hub has no use for them.
             Observation::PublishedScope { .. } | Observation::PublishedReplica { .. } => {}
         }
@@ -405,7 +431,7 @@ impl Ingest {
     fn replica_up(
         &mut self,
         published: ReplicaSlot,
-        replica_id: String,
+        member: Member,
         address: String,
         stats: Option<ReplicaStats>,
         now_ms: u64,
@@ -413,14 +439,14 @@ impl Ingest {
     ) -> ReplicaSlot {
         let replica = ReplicaSlot(self.next_replica);
         self.next_replica = self.next_replica.wrapping_add(1);
-        out.push(Observation::ReplicaUp { replica, replica_id: replica_id.clone(), address: address.clone() });
+        out.push(Observation::ReplicaUp { replica, member: member.clone(), address: address.clone() });
         out.push(Observation::PublishedReplica { replica, published });
         out.extend(stats.map(|stats| Observation::Stats { replica, stats }));
-        for older in self.replicas.values_mut().filter(|older| older.replica_id == replica_id) {
+        for older in self.replicas.values_mut().filter(|older| older.member == member) {
             older.superseded = true;
             self.replaced.entry(older.slot).or_insert(now_ms);
         }
-        self.replicas.insert(published, Published { slot: replica, replica_id, address, stats, superseded: false });
+        self.replicas.insert(published, Published { slot: replica, member, address, stats, superseded: false });
         replica
     }
 
@@ -440,7 +466,7 @@ impl Published {
         let replica = index.dictionary().replica(slot)?;
         Some(Published {
             slot,
-            replica_id: replica.replica_id.to_string(),
+            member: replica.member.clone(),
             address: replica.address.to_string(),
             stats: replica.stats,
             superseded: false,
@@ -463,15 +489,15 @@ impl std::error::Error for Violation {}
 
 /// Generations that are followed by a newer one of the same replica.
 fn older_generations(index: &Index) -> impl Iterator<Item = ReplicaSlot> {
-    let mut newest: HashMap<&str, ReplicaSlot> = HashMap::new();
+    let mut newest: HashMap<&Member, ReplicaSlot> = HashMap::new();
     for (slot, replica) in index.dictionary().replicas() {
-        let newest = newest.entry(&*replica.replica_id).or_insert(slot);
+        let newest = newest.entry(&replica.member).or_insert(slot);
         *newest = slot.max(*newest);
     }
     index
         .dictionary()
         .replicas()
-        .filter(move |(slot, replica)| newest.get(&*replica.replica_id).is_some_and(|newest| newest > slot))
+        .filter(move |(slot, replica)| newest.get(&replica.member).is_some_and(|newest| newest > slot))
         .map(|(slot, _)| slot)
 }
 

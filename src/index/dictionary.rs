@@ -3,11 +3,13 @@
 //! A number is never reused, so a block whose replica is not in here belongs to a generation that has ended, and
 //! counts for nothing.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use hashbrown::HashMap;
 
-use crate::observation::{Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot};
+use crate::observation::{Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot};
+use crate::routing::policy::Policy;
 
 /// Whether a replica's generation counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub enum Standing {
 /// A generation of a replica.
 #[derive(Clone, Debug)]
 pub struct Replica {
+    /// The replica's id, and the tenant and model it serves under this number.
+    pub member: Member,
     /// The replica's id.
     pub replica_id: Rc<str>,
     /// `ip:port` as Envoy knows it.
@@ -40,6 +44,8 @@ pub struct Dictionary {
     /// Scopes that differ in their adapter only, by tenant, model and hash scheme.
     siblings: HashMap<(String, String, String), Vec<ScopeSlot>>,
     replicas: HashMap<ReplicaSlot, Replica>,
+    /// The publisher's policies, by tenant.
+    policies: BTreeMap<Option<String>, Policy>,
     /// What the hub's numbers stand for.
     published_scopes: HashMap<ScopeSlot, ScopeSlot>,
     published_replicas: HashMap<ReplicaSlot, ReplicaSlot>,
@@ -58,11 +64,12 @@ impl Dictionary {
     pub fn apply(&mut self, observation: &Observation) {
         match observation {
             Observation::Scope { slot, scope } => self.add_scope(*slot, scope),
-            Observation::ReplicaUp { replica, replica_id, address } => {
+            Observation::ReplicaUp { replica, member, address } => {
                 self.replicas.insert(
                     *replica,
                     Replica {
-                        replica_id: replica_id.as_str().into(),
+                        replica_id: member.replica_id.as_str().into(),
+                        member: member.clone(),
                         address: address.as_str().into(),
                         standing: Standing::Arriving,
                         stats: None,
@@ -95,6 +102,12 @@ impl Dictionary {
                 if let Some(replica) = self.replicas.get_mut(replica) {
                     replica.published = Some(*published);
                 }
+            }
+            Observation::Policy { tenant_id, policy } => {
+                self.policies.insert(tenant_id.clone(), policy.clone());
+            }
+            Observation::PolicyGone { tenant_id } => {
+                self.policies.remove(tenant_id);
             }
             Observation::Stored { .. } | Observation::Removed { .. } | Observation::Cleared { .. } => {}
         }
@@ -135,6 +148,16 @@ impl Dictionary {
         self.replicas.iter().map(|(slot, replica)| (*slot, replica))
     }
 
+    /// The publisher's policy of this tenant itself; none for that of tenants without one of their own.
+    pub fn policy(&self, tenant_id: Option<&str>) -> Option<&Policy> {
+        self.policies.get(&tenant_id.map(str::to_owned))
+    }
+
+    /// Every policy of the publisher, by tenant.
+    pub fn policies(&self) -> impl Iterator<Item = (Option<&str>, &Policy)> {
+        self.policies.iter().map(|(tenant_id, policy)| (tenant_id.as_deref(), policy))
+    }
+
     /// The hub's numbers for scopes, with ours.
     pub fn published_scopes(&self) -> impl Iterator<Item = (ScopeSlot, ScopeSlot)> {
         self.scopes.iter().filter_map(|(slot, known)| Some((known.published?, *slot)))
@@ -159,6 +182,12 @@ impl Dictionary {
         for (slot, replica) in replicas {
             replica.to_observations(*slot, &mut out);
         }
+        out.extend(
+            self.policies.iter().map(|(tenant_id, policy)| Observation::Policy {
+                tenant_id: tenant_id.clone(),
+                policy: policy.clone(),
+            }),
+        );
         out
     }
 
@@ -174,18 +203,16 @@ impl Dictionary {
     fn complete(&mut self, slot: ReplicaSlot) {
         let Some(replica) = self.replicas.get_mut(&slot) else { return };
         replica.standing = Standing::Complete;
-        let replica_id = Rc::clone(&replica.replica_id);
+        let member = replica.member.clone();
         self.replicas.retain(|other, replica| {
-            *other == slot
-                || replica.replica_id != replica_id
-                || (*other > slot && replica.standing == Standing::Arriving)
+            *other == slot || replica.member != member || (*other > slot && replica.standing == Standing::Arriving)
         });
     }
 
     /// An older generation that waited for this one to be complete has nothing left to wait for.
     fn gone(&mut self, slot: ReplicaSlot) {
         let Some(gone) = self.replicas.remove(&slot) else { return };
-        self.replicas.retain(|other, replica| replica.replica_id != gone.replica_id || *other > slot);
+        self.replicas.retain(|other, replica| replica.member != gone.member || *other > slot);
     }
 }
 
@@ -195,7 +222,7 @@ impl Replica {
     fn to_observations(&self, slot: ReplicaSlot, out: &mut Vec<Observation>) {
         out.push(Observation::ReplicaUp {
             replica: slot,
-            replica_id: self.replica_id.to_string(),
+            member: self.member.clone(),
             address: self.address.to_string(),
         });
         out.extend(self.published.map(|published| Observation::PublishedReplica { replica: slot, published }));
@@ -221,7 +248,8 @@ mod tests {
     use super::*;
 
     fn up(slot: u32) -> Observation {
-        Observation::ReplicaUp { replica: ReplicaSlot(slot), replica_id: "a".into(), address: "10.0.0.1:80".into() }
+        let member = Member { tenant_id: "t".into(), model_id: "m".into(), replica_id: "a".into() };
+        Observation::ReplicaUp { replica: ReplicaSlot(slot), member, address: "10.0.0.1:80".into() }
     }
 
     fn complete(slot: u32) -> Observation {

@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot, StoredBlock};
-use dictionary::Dictionary;
+use dictionary::{Dictionary, Replica, Standing};
 use shard::{Holder, Shard};
 
 /// Who holds what, as of a log sequence.
@@ -125,20 +125,49 @@ impl Index {
         self.held.get(&replica).copied().unwrap_or(0)
     }
 
+    /// Whether nothing is held at all; expired blocks count until the sweep.
+    pub fn is_empty(&self) -> bool {
+        self.pairs == 0
+    }
+
+    /// Whether anything is held for this tenant.
+    pub fn knows_tenant(&self, tenant_id: &str) -> bool {
+        self.held_scopes().any(|scope| scope.tenant_id == tenant_id)
+    }
+
+    /// Whether anything is held of this model for this tenant.
+    pub fn knows_model(&self, tenant_id: &str, model_id: &str) -> bool {
+        self.held_scopes().any(|scope| scope.tenant_id == tenant_id && scope.model_id == model_id)
+    }
+
     /// Replicas that hold at least one block under this scope's tenant, model and hash scheme, whatever the adapter;
     /// expired blocks count until the sweep.
-    pub fn serving_replicas(&self, scope: &Scope) -> usize {
+    pub fn serving(&self, scope: &Scope) -> impl Iterator<Item = (ReplicaSlot, &Replica)> {
         let mut serving: Vec<ReplicaSlot> = self
             .dictionary
             .siblings(scope)
             .iter()
             .filter_map(|sibling| self.holdings.get(sibling))
             .flat_map(|holdings| holdings.keys().copied())
-            .filter(|replica| self.dictionary.complete_replica(*replica).is_some())
             .collect();
         serving.sort_unstable();
         serving.dedup();
-        serving.len()
+        serving.into_iter().filter_map(|slot| Some((slot, self.dictionary.complete_replica(slot)?)))
+    }
+
+    /// Replicas that are up for this scope's tenant and model, whether or not they hold anything.
+    pub fn members(&self, scope: &Scope) -> impl Iterator<Item = (ReplicaSlot, &Replica)> {
+        let counts = |replica: &Replica| {
+            replica.standing == Standing::Complete
+                && replica.member.tenant_id == scope.tenant_id
+                && replica.member.model_id == scope.model_id
+        };
+        self.dictionary.replicas().filter(move |(_, replica)| counts(replica))
+    }
+
+    fn held_scopes(&self) -> impl Iterator<Item = &Scope> {
+        let held = self.holdings.iter().filter(|(_, replicas)| !replicas.is_empty());
+        held.filter_map(|(slot, _)| self.dictionary.scope(*slot))
     }
 
     /// Sweeps the next shard: drops what has ended, and blocks that `expired` says are too old for their scope.

@@ -14,7 +14,9 @@ pub struct LeadingRun {
     /// The replica's generation.
     pub replica: ReplicaSlot,
     /// Tokens of the run, as the request counts them; for an exact key, as the replica reported them.
-    pub matched_tokens: u32,
+    pub matched_tokens: i64,
+    /// Blocks of the run; 1 for an exact key.
+    pub blocks: usize,
     /// When the run's oldest block was last reported, Unix time in ms.
     pub last_seen_ms: u64,
     /// The run's coldest tier.
@@ -27,22 +29,23 @@ impl Index {
     /// The leading runs of `chain` in `scope` made of blocks reported after `oldest_ms`, sorted by replica.
     pub fn leading_runs(&self, scope: ScopeSlot, chain: &RequestChain, oldest_ms: u64) -> Vec<LeadingRun> {
         match chain {
-            RequestChain::Exact { key, .. } => {
-                self.counting(scope, key, oldest_ms).map(|holder| LeadingRun::new(holder, holder.token_count)).collect()
+            RequestChain::Exact { key } => {
+                let holders = self.counting(scope, key, oldest_ms);
+                holders.map(|holder| LeadingRun::new(holder, holder.token_count.into())).collect()
             }
             RequestChain::Chain(blocks) => {
                 let mut blocks = blocks.iter();
                 let Some(first) = blocks.next() else { return Vec::new() };
                 let mut going: Vec<LeadingRun> = self
                     .counting(scope, &first.key, oldest_ms)
-                    .map(|holder| LeadingRun::new(holder, first.tokens))
+                    .map(|holder| LeadingRun::new(holder, first.tokens.into()))
                     .collect();
                 let mut ended = Vec::new();
                 for block in blocks {
                     if going.is_empty() {
                         break;
                     }
-                    going = extend(going, self.holders(scope, &block.key), block.tokens, oldest_ms, &mut ended);
+                    going = extend(going, self.holders(scope, &block.key), block.tokens.into(), oldest_ms, &mut ended);
                 }
                 ended.append(&mut going);
                 ended.sort_unstable_by_key(|run| run.replica);
@@ -61,14 +64,16 @@ impl Index {
 // === impl LeadingRun ===
 
 impl LeadingRun {
-    fn new(holder: &Holder, matched_tokens: u32) -> LeadingRun {
-        LeadingRun { replica: holder.replica, matched_tokens, last_seen_ms: holder.last_seen_ms, tier: holder.tier }
+    fn new(holder: &Holder, matched_tokens: i64) -> LeadingRun {
+        let Holder { replica, last_seen_ms, tier, .. } = *holder;
+        LeadingRun { replica, matched_tokens, blocks: 1, last_seen_ms, tier }
     }
 
-    fn extended_by(self, holder: &Holder, tokens: u32) -> LeadingRun {
+    fn extended_by(self, holder: &Holder, tokens: i64) -> LeadingRun {
         LeadingRun {
             replica: self.replica,
             matched_tokens: self.matched_tokens.saturating_add(tokens),
+            blocks: self.blocks + 1,
             last_seen_ms: self.last_seen_ms.min(holder.last_seen_ms),
             tier: self.tier.max(holder.tier),
         }
@@ -79,7 +84,7 @@ impl LeadingRun {
 fn extend(
     going: Vec<LeadingRun>,
     holders: &[Holder],
-    tokens: u32,
+    tokens: i64,
     oldest_ms: u64,
     ended: &mut Vec<LeadingRun>,
 ) -> Vec<LeadingRun> {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::index::run::LeadingRun;
-use crate::observation::Tier;
+use crate::observation::{Member, Tier};
 use crate::request::{ChainBlock, RequestChain};
 
 const SCOPE: ScopeSlot = ScopeSlot(1);
@@ -13,7 +13,7 @@ fn scope() -> Scope {
 fn up(replica: u32, replica_id: &str) -> [Observation; 2] {
     let replica = ReplicaSlot(replica);
     [
-        Observation::ReplicaUp { replica, replica_id: replica_id.into(), address: "10.0.0.1:80".into() },
+        Observation::ReplicaUp { replica, member: Member::new("t", "m", replica_id), address: "10.0.0.1:80".into() },
         Observation::ReplicaComplete { replica },
     ]
 }
@@ -49,7 +49,7 @@ fn chain(keys: &[u64]) -> RequestChain {
     RequestChain::Chain(keys.iter().map(|key| ChainBlock { key: BlockKey::Hash64(*key), tokens: 16 }).collect())
 }
 
-fn runs(index: &Index, keys: &[u64], oldest_ms: u64) -> Vec<(u32, u32)> {
+fn runs(index: &Index, keys: &[u64], oldest_ms: u64) -> Vec<(u32, i64)> {
     index
         .leading_runs(SCOPE, &chain(keys), oldest_ms)
         .into_iter()
@@ -81,7 +81,7 @@ fn a_run_is_as_fresh_as_its_oldest_block_and_as_cold_as_its_coldest() {
     );
     assert_eq!(
         index.leading_runs(SCOPE, &chain(&[1, 2, 3]), NEVER),
-        [LeadingRun { replica: ReplicaSlot(1), matched_tokens: 48, last_seen_ms: 5, tier: Tier::T2 }]
+        [LeadingRun { replica: ReplicaSlot(1), matched_tokens: 48, blocks: 3, last_seen_ms: 5, tier: Tier::T2 }]
     );
     assert_eq!(runs(&index, &[1, 2, 3], 5), [(1, 16)], "an expired block ends the run");
 }
@@ -95,7 +95,7 @@ fn removed_and_cleared_blocks_are_not_credited() {
     index.apply(21, Observation::Cleared { replica: ReplicaSlot(2) });
     assert_eq!(runs(&index, &[1, 2], NEVER), [(1, 16)]);
     assert_eq!(index.pairs(), 1);
-    assert_eq!(index.serving_replicas(&scope()), 1);
+    assert_eq!(index.serving(&scope()).count(), 1);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn keys_of_different_widths_are_different_keys() {
             blocks: vec![StoredBlock { key: wide.clone(), token_count: 640 }],
         },
     );
-    let exact = RequestChain::Exact { key: wide, token_count: 1 };
+    let exact = RequestChain::Exact { key: wide };
     let found = index.leading_runs(SCOPE, &exact, NEVER);
     assert_eq!(found.iter().map(|run| run.matched_tokens).collect::<Vec<_>>(), [640]);
     assert_eq!(runs(&index, &[0x0707_0707_0707_0707], NEVER), []);

@@ -5,20 +5,18 @@ use std::mem;
 use super::explicit::Explicit;
 use super::fields::Fields;
 use super::tokens::Prompt;
-use super::{BodyRefusal, ChainBlock, HeaderInputs, LookupRequest, RequestChain};
+use super::{BodyRefusal, HeaderInputs, LookupRequest, PromptInput, PromptSource};
 use crate::config::{FilterConfig, ModelConfig};
-use crate::fingerprint::prefix_hashes;
-use crate::observation::BlockKey;
 use crate::routing::reason::Detail;
 
 /// Reads a whole body.
 ///
 /// # Errors
 /// With the first of these causes: a fault of the headers; `empty_body`; `malformed_json`; `wrong_type`, `no_model` or
-/// `model_not_configured` for the model, which a header overrides; `no_tenant`; `malformed_chain` for explicit keys; and
-/// without those `unsupported_key` for a field that makes the engine's key depend on more than token ids; then what
-/// is wrong with the first prompt that is present: `wrong_type`, `no_prompt`, `no_tokenizer`, `too_many_tokens`,
-/// `short_prompt`.
+/// `model_not_configured` for the model, which a header overrides; `no_tenant`; `malformed_chain` for explicit keys that
+/// are not hex, or a prefix hash of another width. What is wrong with a chain, or with the first prompt that is present,
+/// is part of the request: `unsupported_key` for a field that makes the engine's key depend on more than token ids,
+/// `wrong_type`, `no_prompt`, `no_tokenizer`, `too_many_tokens`.
 pub fn read_body(body: &[u8], inputs: &HeaderInputs, config: &FilterConfig) -> Result<LookupRequest, BodyRefusal> {
     let mut model_id = inputs.model_id.clone();
     read(body, &mut model_id, inputs, config).map_err(|detail| BodyRefusal { detail, model: model_id })
@@ -44,31 +42,38 @@ fn read(
     let model = config.models.get(model).ok_or(Detail::ModelNotConfigured)?;
     let parts = mem::take(&mut fields.hints.scope).0?.unwrap_or_default();
     let scope = inputs.scope(model, parts)?;
-    let (chain, effective_tokens) = chain(fields, inputs.explicit.as_ref(), model)?;
-    Ok(LookupRequest { scope, chain, effective_tokens, slo_ttft_ms: inputs.slo_ttft_ms })
+    let prompt = prompt_input(fields, inputs.explicit.as_ref(), model)?;
+    Ok(LookupRequest { scope, prompt, block_size: model.block_size, slo_ttft_ms: inputs.slo_ttft_ms })
 }
 
-/// The chain and the tokens that it covers.
-fn chain(
+/// The prompt in all the forms that the request gives it in.
+fn prompt_input(
     mut fields: Fields,
     from_headers: Option<&Explicit>,
     model: &ModelConfig,
-) -> Result<(RequestChain, u32), Detail> {
-    if let Some(explicit) = from_headers {
-        return explicit.chain(model);
+) -> Result<PromptInput, Detail> {
+    let explicit = match from_headers {
+        Some(explicit) => Some(explicit.clone()),
+        None => mem::take(&mut fields.hints.explicit).0?,
+    };
+    let source = source(fields);
+    match explicit {
+        Some(explicit) => explicit.prompt(model, source),
+        None => Ok(PromptInput { source, ..PromptInput::default() }),
     }
-    if let Some(explicit) = mem::take(&mut fields.hints.explicit).0? {
-        return explicit.chain(model);
-    }
+}
+
+/// What keys can be derived from.
+fn source(fields: Fields) -> PromptSource {
     if fields.changes_key() {
-        return Err(Detail::UnsupportedKey);
+        return PromptSource::Refused(Detail::UnsupportedKey);
     }
     match prompt(fields) {
-        Prompt::Tokens(ids) => fingerprinted(&ids, model),
-        Prompt::Text => Err(Detail::NoTokenizer),
-        Prompt::Absent | Prompt::Empty => Err(Detail::NoPrompt),
-        Prompt::TooMany => Err(Detail::TooManyTokens),
-        Prompt::WrongType => Err(Detail::WrongType),
+        Prompt::Tokens(ids) => PromptSource::TokenIds(ids),
+        Prompt::Text => PromptSource::Refused(Detail::NoTokenizer),
+        Prompt::Absent | Prompt::Empty => PromptSource::Refused(Detail::NoPrompt),
+        Prompt::TooMany => PromptSource::Refused(Detail::TooManyTokens),
+        Prompt::WrongType => PromptSource::Refused(Detail::WrongType),
     }
 }
 
@@ -78,16 +83,4 @@ fn prompt(fields: Fields) -> Prompt {
     let tokens = [fields.hints.token_ids, if text_prompt { Prompt::Absent } else { fields.prompt }, fields.input_ids];
     let text = [if text_prompt { Prompt::Text } else { Prompt::Absent }, fields.text, fields.messages];
     tokens.into_iter().chain(text).find(|prompt| *prompt != Prompt::Absent).unwrap_or_default()
-}
-
-/// The chain of the full blocks of `ids`.
-fn fingerprinted(ids: &[u32], model: &ModelConfig) -> Result<(RequestChain, u32), Detail> {
-    let tokens = u32::try_from(model.block_size.tokens()).map_err(|_| Detail::ShortPrompt)?;
-    let keys = prefix_hashes(ids, model.block_size, None).map(BlockKey::from);
-    let blocks: Vec<ChainBlock> = keys.map(|key| ChainBlock { key, tokens }).collect();
-    if blocks.is_empty() {
-        return Err(Detail::ShortPrompt);
-    }
-    let covered = blocks.len().saturating_mul(model.block_size.tokens());
-    Ok((RequestChain::Chain(blocks), u32::try_from(covered).map_err(|_| Detail::TooManyTokens)?))
 }

@@ -4,7 +4,7 @@
 //! contract's fields are int32), and so is their sum. Anything else is `malformed_chain`. A missing
 //! `prefix_token_count` is allowed, as in the contract: the prefix then counts as 0 tokens.
 
-use super::{ChainBlock, RequestChain, names};
+use super::{ChainBlock, PromptInput, PromptSource, WireChain, names};
 use crate::config::ModelConfig;
 use crate::fingerprint::BlockSize;
 use crate::observation::BlockKey;
@@ -55,25 +55,24 @@ impl Explicit {
         present.then_some(self)
     }
 
-    /// The chain and the tokens that it covers.
-    pub(super) fn chain(&self, model: &ModelConfig) -> Result<(RequestChain, u32), Detail> {
-        match (&self.block_hashes, &self.block_token_counts, &self.prefix_hash) {
-            (Some(hashes), counts, _) => self.block_chain(hashes, counts.as_deref(), model),
-            (None, None, Some(hash)) if hash.len() == model.key_bytes => {
-                let key = BlockKey::from_bytes(hash).map_err(|_| MALFORMED)?;
-                let token_count = self.prefix_token_count.unwrap_or(0);
-                Ok((RequestChain::Exact { key, token_count }, token_count))
+    /// The keys of a prompt for `model`, whose other forms are `source`.
+    ///
+    /// # Errors
+    /// When the prefix hash does not have the width of the model's keys.
+    pub(super) fn prompt(&self, model: &ModelConfig, source: PromptSource) -> Result<PromptInput, Detail> {
+        let chain = match (&self.block_hashes, &self.block_token_counts) {
+            (None, None) => WireChain::Absent,
+            (Some(hashes), counts) => {
+                self.block_chain(hashes, counts.as_deref(), model).unwrap_or(WireChain::Malformed)
             }
-            _ => Err(MALFORMED),
-        }
+            (None, Some(_)) => WireChain::Malformed,
+        };
+        let prefix_hash = self.prefix_hash.as_deref().map(|hash| prefix_key(hash, model)).transpose()?;
+        let prefix_token_count = self.prefix_token_count.map_or(Ok(0), i32::try_from).map_err(|_| MALFORMED)?;
+        Ok(PromptInput { prefix_hash, prefix_token_count, chain, source })
     }
 
-    fn block_chain(
-        &self,
-        hashes: &Hashes,
-        counts: Option<&[u32]>,
-        model: &ModelConfig,
-    ) -> Result<(RequestChain, u32), Detail> {
+    fn block_chain(&self, hashes: &Hashes, counts: Option<&[u32]>, model: &ModelConfig) -> Result<WireChain, Detail> {
         let same = u32::try_from(self.block_size.unwrap_or(model.block_size).tokens()).map_err(|_| MALFORMED)?;
         let keys = hashes.keys(model.key_bytes)?;
         if counts.is_some_and(|counts| counts.len() != keys.len()) {
@@ -85,9 +84,10 @@ impl Explicit {
         for bytes in keys {
             let tokens = counts.as_mut().map_or(Some(same), Iterator::next).ok_or(MALFORMED)?;
             total = total.checked_add(tokens).filter(|total| i32::try_from(*total).is_ok()).ok_or(MALFORMED)?;
+            let tokens = i32::try_from(tokens).map_err(|_| MALFORMED)?;
             blocks.push(ChainBlock { key: BlockKey::from_bytes(bytes).map_err(|_| MALFORMED)?, tokens });
         }
-        if blocks.is_empty() { Err(MALFORMED) } else { Ok((RequestChain::Chain(blocks), total)) }
+        if blocks.is_empty() { Err(MALFORMED) } else { Ok(WireChain::Chain(blocks)) }
     }
 }
 
@@ -115,6 +115,10 @@ impl Hashes {
         let fits = width > 0 && self.bytes.len().is_multiple_of(width) && self.width.is_none_or(|own| own == width);
         if fits { Ok(self.bytes.chunks_exact(width)) } else { Err(MALFORMED) }
     }
+}
+
+fn prefix_key(hash: &[u8], model: &ModelConfig) -> Result<BlockKey, Detail> {
+    BlockKey::from_bytes(hash).ok().filter(|_| hash.len() == model.key_bytes).ok_or(MALFORMED)
 }
 
 /// A count of tokens.

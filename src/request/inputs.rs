@@ -2,7 +2,7 @@
 
 use super::explicit::Explicit;
 use super::head::Ambiguous;
-use super::{LookupRequest, RequestHead, names};
+use super::{LookupRequest, PromptSource, RequestHead, names};
 use crate::config::{FilterConfig, ModelConfig, RESERVED_TENANT, TenantFrom, TenantSource};
 use crate::observation::Scope;
 use crate::routing::reason::Detail;
@@ -83,9 +83,9 @@ impl HeaderInputs {
         self.check(config)?;
         let model = self.model_id.as_ref().and_then(|model_id| config.models.get(model_id)).ok_or(Detail::NoModel)?;
         let explicit = self.explicit.as_ref().ok_or(Detail::NoPrompt)?;
-        let (chain, effective_tokens) = explicit.chain(model)?;
+        let prompt = explicit.prompt(model, PromptSource::Absent)?;
         let scope = self.scope(model, ScopeParts::default())?;
-        Ok(LookupRequest { scope, chain, effective_tokens, slo_ttft_ms: self.slo_ttft_ms })
+        Ok(LookupRequest { scope, prompt, block_size: model.block_size, slo_ttft_ms: self.slo_ttft_ms })
     }
 
     /// The scope of a request for `model`.

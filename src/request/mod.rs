@@ -1,7 +1,7 @@
 //! One HTTP request to one LookupRoute request.
 //!
 //! In: the request's headers, then its body if [`read_head`] asked to hold it. Out: a [`LookupRequest`], or the
-//! [`Detail`] that says why there is none. Nothing is changed, no input can make it panic, time is linear in the input
+//! [`Detail`] that says why there is none. [`PromptInput::resolve`] turns its prompt into keys under a policy. Nothing is changed, no input can make it panic, time is linear in the input
 //! and memory bounded by it.
 //!
 //! What is used, in this order, as in the public `inferencecache.v1alpha1` contract:
@@ -23,14 +23,19 @@ mod hold;
 mod inputs;
 mod json;
 pub mod names;
+mod prompt;
 mod tokens;
 
+use crate::fingerprint::BlockSize;
 use crate::observation::{BlockKey, Scope};
 use crate::routing::reason::Detail;
 
 pub use body::read_body;
 pub use head::{HeadVerdict, RequestHead, read_head};
 pub use inputs::HeaderInputs;
+pub use prompt::{
+    MAX_TEXT_BYTES, NoTokenizer, PromptInput, PromptSource, Resolved, TokenizeError, Tokenizer, Unresolved, WireChain,
+};
 
 /// The most tokens that a prompt may have; the contract's cap.
 pub const MAX_TOKENS: usize = 1 << 20;
@@ -40,10 +45,10 @@ pub const MAX_TOKENS: usize = 1 << 20;
 pub struct LookupRequest {
     /// What the keys are relative to.
     pub scope: Scope,
-    /// The keys.
-    pub chain: RequestChain,
-    /// Tokens that the keys cover; 0 where a prefix hash came without a count.
-    pub effective_tokens: u32,
+    /// The prompt.
+    pub prompt: PromptInput,
+    /// The block size of chains that are derived here.
+    pub block_size: BlockSize,
     /// The time to first token that the client asks for, in ms.
     pub slo_ttft_ms: Option<u32>,
 }
@@ -51,12 +56,10 @@ pub struct LookupRequest {
 /// The keys of a request's prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestChain {
-    /// One key for the whole prefix.
+    /// One key for the whole prefix; one without bytes is held by nobody.
     Exact {
         /// The key.
         key: BlockKey,
-        /// Tokens that it covers; 0 if the client did not say.
-        token_count: u32,
     },
     /// One key a block, from the start of the prompt; at least one.
     Chain(Vec<ChainBlock>),
@@ -67,8 +70,8 @@ pub enum RequestChain {
 pub struct ChainBlock {
     /// The key of everything up to and including this block.
     pub key: BlockKey,
-    /// Tokens of this block alone.
-    pub tokens: u32,
+    /// Tokens of this block alone. Read from HTTP it is at least 1; over gRPC it is whatever the client sent.
+    pub tokens: i32,
 }
 
 /// A body that gives nothing to look up.

@@ -1,12 +1,26 @@
-//! Why a request went where it went: the contract's reason codes, and the detail behind `NO_HINT`.
+//! Why a request went where it went: the contract's reason codes, and the detail behind `NO_HINT` and `AFFINITY_HINT`.
 
 /// The contract's `reason_code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReasonCode {
     /// A replica holds a leading run of the prompt that clears both floors.
     PrefixMatch,
+    /// No prefix matches; a replica that is warm for the tenant and the model may have something in common.
+    TenantHot,
+    /// Nothing better is known: the replica that requests with this prompt's hash always go to.
+    AffinityHint,
     /// Nothing to say; [`Detail`] has the cause.
     NoHint,
+    /// The tenant's policy requires a block chain, and the request has none.
+    PolicyRequiresChain,
+    /// The lookup took longer than the policy or the caller allows.
+    Timeout,
+    /// Nothing is known of the tenant.
+    UnknownTenant,
+    /// Nothing is known of the model for this tenant.
+    UnknownModel,
+    /// Nothing is known under the hash scheme for this tenant and model.
+    UnknownHashScheme,
 }
 
 /// What stands behind a reason code.
@@ -52,8 +66,16 @@ pub enum Detail {
     NoPrompt,
     /// The prompt is text, and there is no tokenizer for it.
     NoTokenizer,
+    /// The model's template or tokenizer refused the text.
+    NotTokenized,
+    /// More text than the contract allows.
+    TooMuchText,
+    /// As many texts are being tokenized as may be.
+    Budget,
     /// The explicit hashes or counts are malformed.
     MalformedChain,
+    /// The policy switches chain matching off, and the request has nothing but a chain.
+    ChainsDisabled,
     /// More tokens than the contract allows.
     TooManyTokens,
     /// The prompt is shorter than one block.
@@ -81,11 +103,31 @@ pub enum Detail {
 // === impl ReasonCode ===
 
 impl ReasonCode {
+    /// Every code, in the order of the README's table.
+    pub const ALL: [ReasonCode; 9] = [
+        ReasonCode::PrefixMatch,
+        ReasonCode::TenantHot,
+        ReasonCode::AffinityHint,
+        ReasonCode::NoHint,
+        ReasonCode::PolicyRequiresChain,
+        ReasonCode::Timeout,
+        ReasonCode::UnknownTenant,
+        ReasonCode::UnknownModel,
+        ReasonCode::UnknownHashScheme,
+    ];
+
     /// The code as the contract spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             ReasonCode::PrefixMatch => "PREFIX_MATCH",
+            ReasonCode::TenantHot => "TENANT_HOT",
+            ReasonCode::AffinityHint => "AFFINITY_HINT",
             ReasonCode::NoHint => "NO_HINT",
+            ReasonCode::PolicyRequiresChain => "POLICY_REQUIRES_CHAIN",
+            ReasonCode::Timeout => "TIMEOUT",
+            ReasonCode::UnknownTenant => "UNKNOWN_TENANT",
+            ReasonCode::UnknownModel => "UNKNOWN_MODEL",
+            ReasonCode::UnknownHashScheme => "UNKNOWN_HASH_SCHEME",
         }
     }
 }
@@ -94,7 +136,7 @@ impl ReasonCode {
 
 impl Detail {
     /// Every detail, in the order of the README's table.
-    pub const ALL: [Detail; 32] = [
+    pub const ALL: [Detail; 36] = [
         Detail::None,
         Detail::NotConfigured,
         Detail::NotPost,
@@ -115,7 +157,11 @@ impl Detail {
         Detail::NoTenant,
         Detail::NoPrompt,
         Detail::NoTokenizer,
+        Detail::NotTokenized,
+        Detail::TooMuchText,
+        Detail::Budget,
         Detail::MalformedChain,
+        Detail::ChainsDisabled,
         Detail::TooManyTokens,
         Detail::ShortPrompt,
         Detail::BelowMinimumPrefix,
@@ -152,7 +198,11 @@ impl Detail {
             Detail::NoTenant => "no_tenant",
             Detail::NoPrompt => "no_prompt",
             Detail::NoTokenizer => "no_tokenizer",
+            Detail::NotTokenized => "not_tokenized",
+            Detail::TooMuchText => "too_much_text",
+            Detail::Budget => "budget",
             Detail::MalformedChain => "malformed_chain",
+            Detail::ChainsDisabled => "chains_disabled",
             Detail::TooManyTokens => "too_many_tokens",
             Detail::ShortPrompt => "short_prompt",
             Detail::BelowMinimumPrefix => "below_minimum_prefix",

@@ -17,9 +17,12 @@ pub fn freshness(now_ms: u64, last_seen_ms: u64, ttl_ms: u64) -> f32 {
 
 /// What load leaves of a score: 1 without load, or with load that was reported longer than `ttl_ms` ago.
 pub fn pressure_factor(ranking: &Ranking, stats: Option<&ReplicaStats>, now_ms: u64, ttl_ms: u64) -> f32 {
-    let pressure =
-        stats.filter(|stats| now_ms.saturating_sub(stats.reported_ms) < ttl_ms).map_or(0.0, |stats| stats.pressure);
-    (1.0 - ranking.pressure_weight * pressure).clamp(0.0, 1.0)
+    (1.0 - ranking.pressure_weight * live_pressure(stats, now_ms, ttl_ms)).clamp(0.0, 1.0)
+}
+
+/// The pressure that counts: 0 if it was not reported, or longer than `ttl_ms` ago.
+pub fn live_pressure(stats: Option<&ReplicaStats>, now_ms: u64, ttl_ms: u64) -> f32 {
+    stats.filter(|stats| now_ms.saturating_sub(stats.reported_ms) < ttl_ms).map_or(0.0, |stats| stats.pressure)
 }
 
 /// How much more a fresh run is worth to a request with a tight time to first token.

@@ -18,6 +18,7 @@ use warmroute::native::hub::{Hub, HubConfig};
 use warmroute::observation::{
     BlockKey, Observation, ReplicaStats, StreamBody, StreamMessage, SubscriberMessage, Subscription,
 };
+use warmroute::routing::policy::Policy;
 use warmroute::wire::{self, v1};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
@@ -226,6 +227,7 @@ pub struct Observer {
     pub stats: BTreeMap<String, ReplicaStats>,
     pub complete: BTreeSet<String>,
     pub clears: usize,
+    pub policies: BTreeMap<Option<String>, Policy>,
     names: BTreeMap<u32, String>,
     scopes: BTreeMap<u32, String>,
 }
@@ -253,6 +255,7 @@ impl Observer {
             stats: BTreeMap::new(),
             complete: BTreeSet::new(),
             clears: 0,
+            policies: BTreeMap::new(),
             names: BTreeMap::new(),
             scopes: BTreeMap::new(),
         }
@@ -339,7 +342,8 @@ impl Observer {
             Observation::Scope { slot, scope } => {
                 self.scopes.insert(slot.0, scope.model_id);
             }
-            Observation::ReplicaUp { replica, replica_id, address } => {
+            Observation::ReplicaUp { replica, member, address } => {
+                let replica_id = member.replica_id;
                 self.held.insert(replica_id.clone(), BTreeSet::new());
                 self.addresses.insert(replica_id.clone(), address);
                 self.complete.remove(&replica_id);
@@ -368,6 +372,12 @@ impl Observer {
             }
             Observation::Stats { replica, stats } => {
                 self.stats.insert(self.names[&replica.0].clone(), stats);
+            }
+            Observation::Policy { tenant_id, policy } => {
+                self.policies.insert(tenant_id, policy);
+            }
+            Observation::PolicyGone { tenant_id } => {
+                self.policies.remove(&tenant_id);
             }
             Observation::PublishedScope { .. } | Observation::PublishedReplica { .. } => {
                 panic!("the stream has no numbers of a log")

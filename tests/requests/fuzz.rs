@@ -5,7 +5,7 @@ use warmroute::fingerprint::{BlockSize, prefix_hashes};
 use warmroute::observation::BlockKey;
 use warmroute::request::{ChainBlock, HeaderInputs, RequestChain, RequestHead, names, read_body, read_head};
 
-use crate::{bodies, config, headers};
+use crate::{bodies, config, headers, resolve};
 
 /// Bodies in every state of decay: nothing panics, and what counts as JSON agrees with serde_json.
 ///
@@ -50,7 +50,8 @@ fn mutated_token_prompts_agree_with_a_naive_reading() {
         let body = format!(r#"{{"model":"llama","prompt":[{}],"n":1}}"#, ids.join(separator));
         let body = if random.below(2) == 0 { mutated(body.as_bytes(), &mut random) } else { body.into_bytes() };
         let Some(expected) = naive(&body) else { continue };
-        let found = read_body(&body, &inputs, &config).map(|request| request.chain).map_err(|it| it.detail.as_str());
+        let found = read_body(&body, &inputs, &config).map_err(|it| it.detail).and_then(|request| resolve(&request));
+        let found = found.map(|resolved| resolved.chain).map_err(|detail| detail.as_str());
         assert_eq!(found, expected, "{}", String::from_utf8_lossy(&body));
         read += usize::from(expected.is_ok());
     }

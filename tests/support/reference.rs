@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use warmroute::observation::{BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier};
-use warmroute::request::{LookupRequest, RequestChain};
+use warmroute::request::RequestChain;
 use warmroute::routing::policy::{Policy, Ranking};
 
 /// Every observation so far, folded.
@@ -37,9 +37,18 @@ struct Held {
 /// A leading run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    pub tokens: u32,
+    pub tokens: i64,
     pub last_seen_ms: u64,
     pub tier: Tier,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub scope: Scope,
+    pub chain: RequestChain,
+    pub effective_tokens: i64,
+    pub slo_ttft_ms: Option<u32>,
 }
 
 /// What the contract's steps come to.
@@ -64,9 +73,9 @@ impl Reference {
             Observation::Scope { slot, scope } => {
                 self.scopes.insert(*slot, scope.clone());
             }
-            Observation::ReplicaUp { replica, replica_id, address } => {
+            Observation::ReplicaUp { replica, member, address } => {
                 let generation = Generation {
-                    replica_id: replica_id.clone(),
+                    replica_id: member.replica_id.clone(),
                     address: address.clone(),
                     complete: false,
                     stats: None,
@@ -92,7 +101,10 @@ impl Reference {
                     generation.stats = Some(*stats);
                 }
             }
-            Observation::PublishedScope { .. } | Observation::PublishedReplica { .. } => {}
+            Observation::Policy { .. }
+            | Observation::PolicyGone { .. }
+            | Observation::PublishedScope { .. }
+            | Observation::PublishedReplica { .. } => {}
         }
     }
 
@@ -108,8 +120,8 @@ impl Reference {
         complete.filter_map(|(replica, _)| Some((*replica, self.run(*replica, scope, chain, oldest_ms)?))).collect()
     }
 
-    pub fn decide(&self, request: &LookupRequest, policy: &Policy, ranking: &Ranking, now_ms: u64) -> Outcome {
-        if request.effective_tokens < policy.minimum_prefix_tokens {
+    pub fn decide(&self, request: &Request, policy: &Policy, ranking: &Ranking, now_ms: u64) -> Outcome {
+        if request.effective_tokens < i64::from(policy.minimum_prefix_tokens) {
             return Outcome::BelowMinimumPrefix;
         }
         let oldest_ms = now_ms.saturating_sub(policy.eviction_ttl_ms);
@@ -119,16 +131,17 @@ impl Reference {
             return Outcome::NoRun;
         }
         let total = self.serving(&request.scope);
-        let scored =
-            runs.iter().filter(|(_, run)| run.tokens >= policy.minimum_matched_tokens.max(1)).map(|(slot, run)| {
+        let scored = runs.iter().filter(|(_, run)| run.tokens >= i64::from(policy.minimum_matched_tokens.max(1))).map(
+            |(slot, run)| {
                 let generation = &self.generations[slot];
                 let sharing = match request.chain {
                     RequestChain::Exact { .. } => runs.len(),
                     RequestChain::Chain(_) => runs.values().filter(|other| other.tokens >= run.tokens).count(),
                 };
                 let score = score(run, generation.stats.as_ref(), sharing, total, request, policy, ranking, now_ms);
-                (generation.replica_id.clone(), (generation.address.clone(), score, run.tokens))
-            });
+                (generation.replica_id.clone(), (generation.address.clone(), score, run.tokens as u32))
+            },
+        );
         let scored: BTreeMap<_, _> = scored.collect();
         let Some(best) = scored.values().map(|(_, score, _)| *score).reduce(f64::max) else {
             return Outcome::BelowMatchedTokens;
@@ -143,12 +156,14 @@ impl Reference {
         let held =
             |key: &BlockKey| self.held.get(&(scope, key.clone(), replica)).filter(|held| held.last_seen_ms > oldest_ms);
         match chain {
-            RequestChain::Exact { key, .. } => {
-                held(key).map(|held| Run { tokens: held.token_count, last_seen_ms: held.last_seen_ms, tier: held.tier })
-            }
+            RequestChain::Exact { key } => held(key).map(|held| Run {
+                tokens: held.token_count.into(),
+                last_seen_ms: held.last_seen_ms,
+                tier: held.tier,
+            }),
             RequestChain::Chain(blocks) => {
                 let leading: Vec<_> =
-                    blocks.iter().map_while(|block| Some((held(&block.key)?, block.tokens))).collect();
+                    blocks.iter().map_while(|block| Some((held(&block.key)?, i64::from(block.tokens)))).collect();
                 Some(Run {
                     tokens: leading.iter().map(|(_, tokens)| tokens).sum(),
                     last_seen_ms: leading.iter().map(|(held, _)| held.last_seen_ms).min()?,
@@ -199,7 +214,7 @@ fn score(
     stats: Option<&ReplicaStats>,
     sharing: usize,
     total: usize,
-    request: &LookupRequest,
+    request: &Request,
     policy: &Policy,
     ranking: &Ranking,
     now_ms: u64,
@@ -219,5 +234,5 @@ fn score(
         _ if sharing >= total => 0.0,
         _ => 1.0 - sharing as f64 / total as f64,
     };
-    f64::from(run.tokens) * freshness * unloaded * bias * power
+    run.tokens as f64 * freshness * unloaded * bias * power
 }

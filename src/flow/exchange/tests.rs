@@ -6,7 +6,9 @@ use prost::Message;
 use super::*;
 use crate::flow::sim::{START_NS, SimHost, scope};
 use crate::host::{Cas, Host, SharedValue, SharedWrite, StreamToken};
-use crate::observation::{BlockKey, Observation, ReplicaSlot, ScopeSlot, StoredBlock, StreamBody, StreamMessage, Tier};
+use crate::observation::{
+    BlockKey, Member, Observation, ReplicaSlot, ScopeSlot, StoredBlock, StreamBody, StreamMessage, Tier,
+};
 use crate::wire;
 
 const BASE: &str = r#""hub_cluster": "hub", "models": [{"model_id": "m"}], "stale_after_ms": 2000"#;
@@ -126,8 +128,8 @@ impl Vm {
         let mut facts = vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }];
         for (at, (replica_id, address, blocks)) in held.iter().enumerate() {
             let replica = ReplicaSlot(at as u32 + 1);
-            let (replica_id, address) = (String::from(*replica_id), String::from(*address));
-            facts.push(Observation::ReplicaUp { replica, replica_id, address });
+            let (member, address) = (Member::new("t", "m", *replica_id), String::from(*address));
+            facts.push(Observation::ReplicaUp { replica, member, address });
             facts.push(Observation::Stored {
                 replica,
                 scope: ScopeSlot(1),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::index::log::Incarnation;
-use crate::observation::{StoredBlock, Tier};
+use crate::observation::{Member, StoredBlock, Tier};
 
 const HEARD: Heard = Heard { stream: StreamToken(1), at_ms: 1_000 };
 
@@ -61,7 +61,11 @@ fn scope(published: u32, adapter_id: &str) -> Observation {
 }
 
 fn up(published: u32) -> Observation {
-    Observation::ReplicaUp { replica: ReplicaSlot(published), replica_id: "a".into(), address: "10.0.0.1:80".into() }
+    Observation::ReplicaUp {
+        replica: ReplicaSlot(published),
+        member: Member::new("t", "m", "a"),
+        address: "10.0.0.1:80".into(),
+    }
 }
 
 fn complete(published: u32) -> Observation {

@@ -14,7 +14,8 @@ use crate::flow::node::Node;
 use crate::host::{Cas, Host, SharedValue, StreamToken};
 use crate::index::log::Head;
 use crate::observation::{
-    BlockKey, Observation, ReplicaSlot, ScopeSlot, StoredBlock, StreamBody, StreamMessage, SubscriberMessage, Tier,
+    BlockKey, Member, Observation, ReplicaSlot, ScopeSlot, StoredBlock, StreamBody, StreamMessage, SubscriberMessage,
+    Tier,
 };
 use crate::request::{ChainBlock, RequestChain};
 use crate::wire;
@@ -275,7 +276,7 @@ impl Generation {
 
 fn up(number: u32, name: usize) -> Observation {
     let address = format!("10.0.0.{name}:80");
-    Observation::ReplicaUp { replica: ReplicaSlot(number), replica_id: NAMES[name].to_owned(), address }
+    Observation::ReplicaUp { replica: ReplicaSlot(number), member: Member::new("t", "m", NAMES[name]), address }
 }
 
 fn stored(number: u32, keys: &[u64]) -> Observation {
@@ -560,7 +561,7 @@ impl Sim {
         let mut credited = BTreeMap::new();
         for run in index.leading_runs(slot, &RequestChain::Chain(chain), 0) {
             let Some(replica) = index.dictionary().complete_replica(run.replica) else { continue };
-            let blocks = u64::from(run.matched_tokens);
+            let blocks = run.blocks as u64;
             let Some(name) = NAMES.iter().position(|name| *name == &*replica.replica_id) else { continue };
             for key in 1..=blocks {
                 let held_ns = self.hub.held.get(&(name, key)).copied().unwrap_or(0);

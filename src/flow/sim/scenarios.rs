@@ -10,7 +10,7 @@ use crate::flow::node::Node;
 use crate::host::{Cas, Host, SharedValue, SharedWrite, StreamToken};
 use crate::index::log::Head;
 use crate::observation::{
-    BlockKey, Observation, ReplicaSlot, ReplicaStats, ScopeSlot, StoredBlock, StreamBody, StreamMessage,
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, ScopeSlot, StoredBlock, StreamBody, StreamMessage,
     SubscriberMessage, Subscription, Tier,
 };
 use crate::request::{ChainBlock, RequestChain};
@@ -89,7 +89,11 @@ impl Pool {
         self.say(StreamBody::Reset);
         self.say(StreamBody::Chunk(vec![
             Observation::Scope { slot: ScopeSlot(1), scope: scope() },
-            Observation::ReplicaUp { replica: ReplicaSlot(1), replica_id: "a".into(), address: "10.0.0.1:80".into() },
+            Observation::ReplicaUp {
+                replica: ReplicaSlot(1),
+                member: Member::new("t", "m", "a"),
+                address: "10.0.0.1:80".into(),
+            },
             stored(keys),
             Observation::ReplicaComplete { replica: ReplicaSlot(1) },
         ]));
@@ -97,7 +101,7 @@ impl Pool {
     }
 
     /// Tokens that a VM would credit the replica with, for the chain 1, 2, 3, …; none while it catches up.
-    fn credited(&mut self, vm: usize) -> Option<u32> {
+    fn credited(&mut self, vm: usize) -> Option<i64> {
         let known = self.vms[vm].ask(&self.host, 5_000_000);
         let View::Index(index) = known.view else { return None };
         let chain = (1..=200).map(|key| ChainBlock { key: BlockKey::Hash64(key), tokens: 16 }).collect();
@@ -251,7 +255,11 @@ fn a_hub_that_restarts_takes_its_old_state_along_only_until_the_reset_is_complet
     pool.say(StreamBody::Reset);
     pool.say(StreamBody::Chunk(vec![
         Observation::Scope { slot: ScopeSlot(1), scope: scope() },
-        Observation::ReplicaUp { replica: ReplicaSlot(1), replica_id: "a".into(), address: "10.0.0.1:80".into() },
+        Observation::ReplicaUp {
+            replica: ReplicaSlot(1),
+            member: Member::new("t", "m", "a"),
+            address: "10.0.0.1:80".into(),
+        },
     ]));
     pool.tick_all(1);
     assert_eq!(pool.credited(1), Some(48), "old entries serve until the replica is complete");

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 
 use crate::fingerprint::PrefixHash;
 use crate::native::hub::replica_cache::HeldBlock;
-use crate::observation::{BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier};
+use crate::observation::{
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier,
+};
 
 /// The most blocks in one observation: 13 bytes each on the wire, so that several fit a message.
 pub const MAX_BLOCKS: usize = 2_048;
@@ -29,8 +31,8 @@ pub struct Snapshot {
 pub struct ReplicaSnapshot {
     /// Its number.
     pub slot: ReplicaSlot,
-    /// Its id.
-    pub replica_id: String,
+    /// Its id, tenant and model.
+    pub member: Member,
     /// Where Envoy reaches it.
     pub address: String,
     /// Its load, if it was reported.
@@ -47,7 +49,7 @@ impl ReplicaSnapshot {
     /// The observations that rebuild this replica.
     pub fn into_observations(self) -> impl Iterator<Item = Observation> {
         let replica = self.slot;
-        let up = Observation::ReplicaUp { replica, replica_id: self.replica_id, address: self.address };
+        let up = Observation::ReplicaUp { replica, member: self.member, address: self.address };
         let stats = self.stats.map(|stats| Observation::Stats { replica, stats });
         let blocks = runs(self.held).into_iter().flat_map(move |(scope, run)| stored(replica, scope, &run));
         let complete = self.complete.then_some(Observation::ReplicaComplete { replica });
@@ -117,7 +119,7 @@ mod tests {
     fn snapshot(cache: &ReplicaCache) -> Vec<Observation> {
         let replica = ReplicaSnapshot {
             slot: ReplicaSlot(4),
-            replica_id: "a".into(),
+            member: Member::new("t", "m", "a"),
             address: "127.0.0.1:8000".into(),
             stats: Some(ReplicaStats::default()),
             complete: true,

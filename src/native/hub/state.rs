@@ -15,7 +15,9 @@ use super::ring::{Numbered, Passed, Ring};
 use super::snapshot::{MAX_BLOCKS, ReplicaSnapshot, Snapshot};
 use crate::fingerprint::PrefixHash;
 use crate::native::engine::KvEvent;
-use crate::observation::{BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier};
+use crate::observation::{
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier,
+};
 
 /// The most scopes: every adapter an engine names makes one, and none is ever given up.
 pub const MAX_SCOPES: usize = 4_096;
@@ -212,9 +214,10 @@ impl Inner {
         state.stats = None;
         // Not a change to publish: the earlier generation ends when this one is complete.
         state.cache.clear(&mut Vec::new(), &mut Tally::default());
-        let (base, replica_id) = (state.base.clone(), state.id.clone());
+        let base = state.base.clone();
+        let member = Member::new(&base.tenant_id, &base.model_id, &state.id);
         scope_slot(&mut self.scopes, &mut self.scope_slots, &mut self.ring, base);
-        self.ring.push(Observation::ReplicaUp { replica: slot, replica_id, address: address.to_owned() });
+        self.ring.push(Observation::ReplicaUp { replica: slot, member, address: address.to_owned() });
         Some(true)
     }
 
@@ -304,7 +307,7 @@ impl Replica {
         let announced = self.announced.as_ref()?;
         Some(ReplicaSnapshot {
             slot: announced.slot,
-            replica_id: self.id.clone(),
+            member: Member::new(&self.base.tenant_id, &self.base.model_id, &self.id),
             address: announced.address.clone(),
             stats: self.stats,
             complete: announced.complete,

@@ -1,0 +1,214 @@
+//! A request's prompt, from the forms it can come in to the keys that are looked up.
+//!
+//! In: what the request gave, the policy's strategy, the block size, a tokenizer. Out: a [`RequestChain`] with the tokens
+//! that it covers, or why there is none. The order of the forms is that of the public LookupRoute contract: explicit
+//! keys, then token ids, then text. With chain matching switched off a prefix hash is the only explicit key, and of a
+//! derived chain the last block's key is looked up alone. An input that is present and malformed is not passed over for
+//! the next one.
+
+use super::{ChainBlock, MAX_TOKENS, RequestChain};
+use crate::fingerprint::{BlockSize, prefix_hashes};
+use crate::observation::BlockKey;
+use crate::routing::policy::{ChainOrigin, Strategy};
+use crate::routing::reason::Detail;
+
+/// The longest prompt text, in bytes; the contract's cap.
+pub const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// What a request says of its prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PromptInput {
+    /// The key of the whole prefix.
+    pub prefix_hash: Option<BlockKey>,
+    /// Tokens that `prefix_hash` covers; 0 if the client did not say.
+    pub prefix_token_count: i32,
+    /// The keys of its blocks.
+    pub chain: WireChain,
+    /// What keys can be derived from.
+    pub source: PromptSource,
+}
+
+/// A block chain as the client sent it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum WireChain {
+    /// None.
+    #[default]
+    Absent,
+    /// One key a block, from the start of the prompt; at least one.
+    Chain(Vec<ChainBlock>),
+    /// Hashes and counts that do not go together.
+    Malformed,
+}
+
+/// What keys can be derived from: the first form that the request has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PromptSource {
+    /// Nothing.
+    #[default]
+    Absent,
+    /// Token ids, at least one.
+    TokenIds(Vec<u32>),
+    /// Text: one message of a user.
+    Text(String),
+    /// Something from which no keys can be derived.
+    Refused(Detail),
+}
+
+/// Keys to look up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The keys.
+    pub chain: RequestChain,
+    /// Tokens that they cover; 0 where a prefix hash came without a count.
+    pub effective_tokens: i64,
+    /// The ids of a text that was tokenized here.
+    pub tokenized: Option<Vec<u32>>,
+}
+
+/// No keys to look up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unresolved {
+    /// Why.
+    pub detail: Detail,
+    /// The ids of a text that was tokenized here.
+    pub tokenized: Option<Vec<u32>>,
+}
+
+/// Turns text into token ids as the model's engine does.
+pub trait Tokenizer {
+    /// The ids of a conversation of one user message, with the model's template and the generation prompt.
+    ///
+    /// # Errors
+    /// When the ids cannot be known.
+    fn tokenize(&self, model_id: &str, prompt_text: &str) -> Result<Vec<u32>, TokenizeError>;
+}
+
+/// Why a text has no token ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenizeError {
+    /// There is no tokenizer for the model.
+    Unavailable,
+    /// The template or the tokenizer refused the text.
+    Failed,
+    /// As many texts are being tokenized as may be.
+    Saturated,
+}
+
+/// Knows no model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NoTokenizer;
+
+// === impl PromptInput ===
+
+impl PromptInput {
+    /// Whether the input satisfies a policy that requires chains.
+    pub fn has_required_chain(&self, origin: ChainOrigin) -> bool {
+        match (&self.chain, &self.source) {
+            (WireChain::Chain(_), _) => true,
+            (WireChain::Absent, PromptSource::TokenIds(_) | PromptSource::Text(_)) => {
+                origin == ChainOrigin::Derived && self.prefix_hash.is_none()
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the block chain, if there is one, is well-formed.
+    pub fn is_well_formed(&self) -> bool {
+        self.chain != WireChain::Malformed
+    }
+
+    /// The keys to look up. Without any input that is the key that nobody holds.
+    ///
+    /// # Errors
+    /// When the input that counts gives no keys.
+    pub fn resolve(
+        &self,
+        strategy: Strategy,
+        block_size: BlockSize,
+        model_id: &str,
+        tokenizer: &dyn Tokenizer,
+    ) -> Result<Resolved, Unresolved> {
+        if strategy.enable_chain_matching {
+            match &self.chain {
+                WireChain::Malformed => return Err(Unresolved::new(Detail::MalformedChain)),
+                WireChain::Chain(blocks) => return Ok(Resolved::chain(blocks.clone())),
+                WireChain::Absent => {}
+            }
+        }
+        if let Some(key) = &self.prefix_hash {
+            return Ok(Resolved::exact(key.clone(), self.prefix_token_count.into()));
+        }
+        match &self.source {
+            PromptSource::TokenIds(ids) => derived(ids, strategy, block_size).map_err(Unresolved::new),
+            PromptSource::Text(text) => {
+                let ids = tokenized(text, model_id, tokenizer).map_err(Unresolved::new)?;
+                match derived(&ids, strategy, block_size) {
+                    Ok(resolved) => Ok(Resolved { tokenized: Some(ids), ..resolved }),
+                    Err(detail) => Err(Unresolved { detail, tokenized: Some(ids) }),
+                }
+            }
+            PromptSource::Refused(detail) => Err(Unresolved::new(*detail)),
+            PromptSource::Absent if self.chain == WireChain::Absent => {
+                Ok(Resolved::exact(BlockKey::of_request(&[]), self.prefix_token_count.into()))
+            }
+            PromptSource::Absent => Err(Unresolved::new(Detail::ChainsDisabled)),
+        }
+    }
+}
+
+/// The keys of the full blocks of `ids`.
+fn derived(ids: &[u32], strategy: Strategy, block_size: BlockSize) -> Result<Resolved, Detail> {
+    if ids.len() > MAX_TOKENS {
+        return Err(Detail::TooManyTokens);
+    }
+    let tokens = i32::try_from(block_size.tokens()).map_err(|_| Detail::ShortPrompt)?;
+    let keys = prefix_hashes(ids, block_size, None).map(BlockKey::from);
+    if strategy.enable_chain_matching {
+        let blocks: Vec<ChainBlock> = keys.map(|key| ChainBlock { key, tokens }).collect();
+        return if blocks.is_empty() { Err(Detail::ShortPrompt) } else { Ok(Resolved::chain(blocks)) };
+    }
+    let blocks = ids.len() / block_size.tokens();
+    let last = keys.last().ok_or(Detail::ShortPrompt)?;
+    Ok(Resolved::exact(last, (blocks as i64).saturating_mul(tokens.into())))
+}
+
+fn tokenized(text: &str, model_id: &str, tokenizer: &dyn Tokenizer) -> Result<Vec<u32>, Detail> {
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(Detail::TooMuchText);
+    }
+    let ids = tokenizer.tokenize(model_id, text).map_err(|error| match error {
+        TokenizeError::Unavailable => Detail::NoTokenizer,
+        TokenizeError::Failed => Detail::NotTokenized,
+        TokenizeError::Saturated => Detail::Budget,
+    })?;
+    if ids.is_empty() { Err(Detail::NoPrompt) } else { Ok(ids) }
+}
+
+// === impl Resolved ===
+
+impl Resolved {
+    fn exact(key: BlockKey, effective_tokens: i64) -> Resolved {
+        Resolved { chain: RequestChain::Exact { key }, effective_tokens, tokenized: None }
+    }
+
+    fn chain(blocks: Vec<ChainBlock>) -> Resolved {
+        let effective_tokens = blocks.iter().map(|block| i64::from(block.tokens)).sum();
+        Resolved { chain: RequestChain::Chain(blocks), effective_tokens, tokenized: None }
+    }
+}
+
+// === impl Unresolved ===
+
+impl Unresolved {
+    fn new(detail: Detail) -> Unresolved {
+        Unresolved { detail, tokenized: None }
+    }
+}
+
+// === impl NoTokenizer ===
+
+impl Tokenizer for NoTokenizer {
+    fn tokenize(&self, _: &str, _: &str) -> Result<Vec<u32>, TokenizeError> {
+        Err(TokenizeError::Unavailable)
+    }
+}

@@ -8,3 +8,12 @@ mod vectors;
 fn fingerprints_are_those_of_the_generator() {
     vectors::compare_all();
 }
+
+#[cfg(test)]
+#[path = "golden/affinity.rs"]
+mod affinity;
+
+#[test]
+fn affinity_picks_are_those_of_the_generator() {
+    affinity::compare_all();
+}

@@ -10,3 +10,11 @@ mod vectors;
 fn fingerprints_are_those_of_the_generator() {
     vectors::compare_all();
 }
+
+#[path = "golden/affinity.rs"]
+mod affinity;
+
+#[wasm_bindgen_test]
+fn affinity_picks_are_those_of_the_generator() {
+    affinity::compare_all();
+}

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Makes the golden files from the formats' definitions, independently of the Rust code.
 
-    generate.py            verifies what the vectors are known to be, and writes fingerprints.json
-    generate.py --check    the same, but compares instead of writing; exit code 1 if the file differs
+    generate.py            verifies what the vectors are known to be, and writes fingerprints.json and affinity.json
+    generate.py --check    the same, but compares instead of writing; exit code 1 if a file differs
 
 XXH3-64 is written out here from its specification (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md),
 with every length class, in plain Python.
 """
 
+import hashlib
 import json
 import struct
 import sys
@@ -287,15 +288,68 @@ def fingerprints():
     return f'{{\n  "note": {json.dumps(NOTE)},\n  "seed": {HASH_SEED},\n  "vectors": [\n{lines}\n  ]\n}}\n'
 
 
+# === Affinity ===
+
+# name, the prompt's keys (a text is one key for the whole prefix, a list is one a block), replica ids. The picks under
+# "modulo" and "chain" that are known are those of the contract's own server.
+AFFINITY_VECTORS = [
+    ("a single key of three", "any-fingerprint", ["r-1", "r-2", "r-3"], "r-3"),
+    ("a single key of two", "seed", ["r-2", "r-1"], "r-1"),
+    ("a single key of four", "prompt-fingerprint", ["r-4", "r-3", "r-2", "r-1"], "r-2"),
+    ("one block of two", ["block"], ["r-1", "r-2"], "r-1"),
+    ("one block of four", ["identical-prompt-block"], ["r-1", "r-2", "r-3", "r-4"], "r-3"),
+    ("ids are sorted as bytes", "key", ["replica-10", "replica-9", "Replica-1", "r\u00e9plique"], None),
+    ("a lone replica", ["a", "b"], ["only"], "only"),
+    ("keys of different widths", ["ab", "c"], ["r-1", "r-2", "r-3", "r-4", "r-5"], None),
+    ("the same bytes in other blocks", ["a", "bc"], ["r-1", "r-2", "r-3", "r-4", "r-5"], None),
+    ("a long chain", [f"block {number}" for number in range(300)], [f"10.0.0.{n}:8000" for n in range(17)], None),
+    ("its head", ["block 0"], [f"10.0.0.{n}:8000" for n in range(17)], None),
+]
+
+
+def seed_of(keys):
+    if isinstance(keys, str):
+        return keys.encode()
+    return b"".join(struct.pack(">I", len(key.encode())) + key.encode() for key in keys)
+
+
+def pick(seed, ids, rendezvous):
+    prompt = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
+    ids = sorted(ids, key=lambda replica_id: replica_id.encode())
+    if rendezvous:
+        return max(ids, key=lambda replica_id: xxh3_64(replica_id.encode(), prompt))
+    return ids[prompt % len(ids)]
+
+
+def affinity_vector(name, keys, ids, known):
+    head = keys if isinstance(keys, str) else keys[:1]
+    picks = {
+        "modulo_chain": pick(seed_of(keys), ids, False),
+        "modulo_head": pick(seed_of(head), ids, False),
+        "rendezvous_chain": pick(seed_of(keys), ids, True),
+        "rendezvous_head": pick(seed_of(head), ids, True),
+    }
+    if known is not None and picks["modulo_chain"] != known:
+        sys.exit(f"generate.py: {name} picks {picks['modulo_chain']}, known is {known}")
+    return {"name": name, "keys": keys, "replica_ids": ids, **picks}
+
+
+def affinity():
+    """The file's text: one vector a line."""
+    lines = ",\n".join("    " + json.dumps(affinity_vector(*each)) for each in AFFINITY_VECTORS)
+    note = "Made by generate.py. keys is one key for the whole prefix, or a list with one a block; UTF-8."
+    return f'{{\n  "note": {json.dumps(note)},\n  "vectors": [\n{lines}\n  ]\n}}\n'
+
+
 def main(arguments):
     if arguments not in ([], ["--check"]):
         sys.exit(__doc__.strip())
-    file = HERE / "fingerprints.json"
-    text = fingerprints()
-    if not arguments:
-        file.write_text(text)
-    elif not file.exists() or file.read_text() != text:
-        sys.exit(f"generate.py: {file.name} differs from what the generator makes; run generate.py and review the change")
+    for name, text in (("fingerprints.json", fingerprints()), ("affinity.json", affinity())):
+        file = HERE / name
+        if not arguments:
+            file.write_text(text)
+        elif not file.exists() or file.read_text() != text:
+            sys.exit(f"generate.py: {name} differs from what the generator makes; run generate.py and review the change")
 
 
 if __name__ == "__main__":

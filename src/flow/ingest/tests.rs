@@ -1,6 +1,7 @@
 use super::*;
 use crate::index::log::Incarnation;
 use crate::observation::{Member, StoredBlock, Tier};
+use crate::routing::policy::Policy;
 
 const HEARD: Heard = Heard { stream: StreamToken(1), at_ms: 1_000 };
 
@@ -216,4 +217,43 @@ fn a_generation_whose_successor_does_not_get_complete_ends_in_time() {
         assert_eq!(leader.pairs(), pairs);
     }
     assert_eq!(leader.index.dictionary().replicas().count(), 1, "the successor goes on arriving");
+}
+
+fn policy(tenant_id: &str, minimum_prefix_tokens: u32) -> Observation {
+    let policy = Policy { minimum_prefix_tokens, ..Policy::default() };
+    Observation::Policy { tenant_id: Some(tenant_id.to_owned()).filter(|tenant_id| !tenant_id.is_empty()), policy }
+}
+
+#[test]
+fn policies_that_a_reset_does_not_announce_again_are_gone() {
+    let mut leader = Leader::new(10);
+    let policies = |leader: &Leader| {
+        let policies = leader.index.dictionary().policies();
+        let mut policies: Vec<(String, u32)> = policies
+            .map(|(tenant_id, policy)| (tenant_id.unwrap_or_default().to_owned(), policy.minimum_prefix_tokens))
+            .collect();
+        policies.sort();
+        policies
+    };
+    leader.reset(vec![policy("", 1), policy("a", 2), policy("b", 3)]);
+    assert_eq!(policies(&leader), [("".into(), 1), ("a".into(), 2), ("b".into(), 3)]);
+    leader.hear(0, StreamBody::Reset).unwrap();
+    leader.commit();
+    assert_eq!(policies(&leader).len(), 3, "until the reset is complete");
+    leader.reset(vec![policy("a", 4)]);
+    assert_eq!(policies(&leader), [("a".into(), 4)]);
+    leader.delta(1, vec![Observation::PolicyGone { tenant_id: Some("a".into()) }, policy("c", 5)]).unwrap();
+    leader.commit();
+    assert_eq!(policies(&leader), [("c".into(), 5)]);
+}
+
+#[test]
+fn a_log_holds_a_bounded_number_of_policies() {
+    let mut leader = Leader::new(10);
+    leader.reset((0..MAX_POLICIES as u32 + 5).map(|tenant| policy(&format!("t{tenant}"), 1)).collect());
+    assert_eq!(leader.index.dictionary().policies().count(), MAX_POLICIES);
+    leader.delta(1, vec![policy("t0", 7)]).unwrap();
+    leader.commit();
+    let known = leader.index.dictionary().policy(Some("t0")).map(|policy| policy.minimum_prefix_tokens);
+    assert_eq!(known, Some(7), "a policy that is known can change");
 }

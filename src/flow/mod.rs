@@ -16,4 +16,7 @@ pub mod observer;
 pub mod scrub;
 
 #[cfg(test)]
+mod defect;
+
+#[cfg(test)]
 mod sim;

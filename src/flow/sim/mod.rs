@@ -1,5 +1,7 @@
 //! Several VMs over one simulated proxy: who leads, what the others see, what survives.
 
+mod hub;
+mod interleaved;
 mod random;
 mod scenarios;
 

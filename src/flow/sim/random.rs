@@ -3,23 +3,19 @@
 //! At any time, a VM may credit a replica only with blocks that the hub knew it to hold not longer ago than staleness
 //! allows. Once the faults have ended for a while, every VM credits exactly what the hub knows.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::{DOMAIN, START_NS, SimHost, scope};
+use super::hub::{Hub, KEYS, NAMES, Random, stored};
+use super::{DOMAIN, SimHost, scope};
 use crate::config::FilterConfig;
 use crate::flow::follower::View;
 use crate::flow::keys::Keys;
 use crate::flow::node::Node;
 use crate::host::{Cas, Host, SharedValue, StreamToken};
 use crate::index::log::Head;
-use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ScopeSlot, StoredBlock, StreamBody, StreamMessage, SubscriberMessage,
-    Tier,
-};
+use crate::observation::{BlockKey, Observation, ReplicaSlot, StreamBody, SubscriberMessage};
 use crate::request::{ChainBlock, RequestChain};
-use crate::wire;
-use prost::Message;
 
 const SCHEDULES: u64 = 500;
 const ROUNDS: usize = 60;
@@ -33,8 +29,6 @@ const UNDER_WAY_NS: u64 = 1_000_000_000;
 const SLACK_NS: u64 = 500_000_000;
 /// How long nobody may notice that the clock was set back: a lease must run out, with VMs asleep.
 const UNNOTICED_NS: u64 = 6_000_000_000;
-const KEYS: u64 = 10;
-const NAMES: [&str; 3] = ["a", "b", "c"];
 const MOST_VMS: usize = 4;
 
 struct Sim {
@@ -54,239 +48,6 @@ struct Vm {
     node: Node,
     context: u32,
     asleep_rounds: u64,
-}
-
-/// A hub that keeps its side of the contract.
-struct Hub {
-    epoch: u64,
-    sequence: u64,
-    next_number: u32,
-    generations: BTreeMap<u32, Generation>,
-    retained: VecDeque<(u64, Vec<Observation>)>,
-    links: BTreeMap<u32, Link>,
-    /// When the hub last knew a replica to hold a block; `u64::MAX` while it does.
-    held: BTreeMap<(usize, u64), u64>,
-}
-
-struct Generation {
-    name: usize,
-    complete: bool,
-    blocks: BTreeSet<u64>,
-}
-
-#[derive(Default)]
-struct Link {
-    number: u64,
-    /// When each message was sent, and its bytes.
-    under_way: VecDeque<(u64, Vec<u8>)>,
-}
-
-/// A 64-bit generator (splitmix64, public domain, by Sebastiano Vigna).
-struct Random(u64);
-
-// === impl Random ===
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    fn one_in(&mut self, bound: u64) -> bool {
-        self.below(bound) == 0
-    }
-}
-
-// === impl Hub ===
-
-impl Hub {
-    fn new() -> Hub {
-        let mut hub = Hub {
-            epoch: 0,
-            sequence: 0,
-            next_number: 1,
-            generations: BTreeMap::new(),
-            retained: VecDeque::new(),
-            links: BTreeMap::new(),
-            held: BTreeMap::new(),
-        };
-        hub.restart(0);
-        hub
-    }
-
-    fn restart(&mut self, now_ns: u64) {
-        self.epoch += 1;
-        self.sequence = 0;
-        self.next_number = 1;
-        self.generations.clear();
-        self.retained.clear();
-        self.links.clear();
-        self.change(now_ns, vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }]);
-    }
-
-    fn change(&mut self, now_ns: u64, observations: Vec<Observation>) {
-        self.sequence += 1;
-        self.retained.push_back((self.sequence, observations.clone()));
-        if self.retained.len() > 15 {
-            self.retained.pop_front();
-        }
-        let body = StreamBody::Delta { first_sequence: self.sequence, observations };
-        let tokens: Vec<u32> = self.links.keys().copied().collect();
-        tokens.into_iter().for_each(|token| self.send(now_ns, token, body.clone()));
-        self.note(now_ns);
-    }
-
-    fn send(&mut self, now_ns: u64, token: u32, body: StreamBody) {
-        let (epoch, sequence) = (self.epoch, self.sequence);
-        let link = self.links.entry(token).or_default();
-        link.number += 1;
-        let message = StreamMessage { number: link.number, epoch, sequence, body };
-        link.under_way.push_back((now_ns, wire::stream_message_to_proto(&message).encode_to_vec()));
-    }
-
-    fn note(&mut self, now_ns: u64) {
-        for at in self.held.values_mut().filter(|at| **at == u64::MAX) {
-            *at = now_ns;
-        }
-        for Generation { name, blocks, .. } in self.generations.values() {
-            self.held.extend(blocks.iter().map(|key| ((*name, *key), u64::MAX)));
-        }
-    }
-
-    /// Answers a subscription.
-    fn subscribed(&mut self, now_ns: u64, token: u32, epoch: u64, sequence: u64) {
-        self.links.insert(token, Link::default());
-        let oldest = self.retained.front().map_or(self.sequence, |(sequence, _)| sequence - 1);
-        if epoch == self.epoch && (oldest..=self.sequence).contains(&sequence) {
-            // Each message carries its own position, so they are sent as if they happened now.
-            let here = self.sequence;
-            self.sequence = sequence;
-            self.send(now_ns, token, StreamBody::Resumed);
-            let missed: Vec<_> = self.retained.iter().filter(|(at, _)| *at > sequence).cloned().collect();
-            for (at, observations) in missed {
-                self.sequence = at;
-                self.send(now_ns, token, StreamBody::Delta { first_sequence: at, observations });
-            }
-            self.sequence = here;
-            return;
-        }
-        self.send(now_ns, token, StreamBody::Reset);
-        self.send(now_ns, token, StreamBody::Chunk(vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }]));
-        let chunks: Vec<_> = self.generations.iter().map(|(number, generation)| generation.chunk(*number)).collect();
-        chunks.into_iter().for_each(|chunk| self.send(now_ns, token, StreamBody::Chunk(chunk)));
-        self.send(now_ns, token, StreamBody::ResetComplete);
-    }
-
-    fn newest(&self, name: usize) -> Option<u32> {
-        self.generations.iter().rfind(|(_, generation)| generation.name == name).map(|(number, _)| *number)
-    }
-
-    /// Something happens at a replica.
-    fn live(&mut self, now_ns: u64, random: &mut Random) {
-        let name = random.below(NAMES.len() as u64) as usize;
-        let Some(number) = self.newest(name).filter(|_| !random.one_in(10)) else {
-            return self.announce(now_ns, name, random.one_in(3));
-        };
-        let from = 1 + random.below(KEYS);
-        let keys: Vec<u64> = (from..=KEYS.min(from + random.below(5))).collect();
-        let replica = ReplicaSlot(number);
-        let Some(generation) = self.generations.get_mut(&number) else { return };
-        let observation = match random.below(20) {
-            0..11 => {
-                let keys = if random.one_in(2) { (1..=keys[0]).collect() } else { keys };
-                generation.blocks.extend(&keys);
-                stored(number, &keys)
-            }
-            11..16 => {
-                generation.blocks.retain(|key| !keys.contains(key));
-                let keys = keys.into_iter().map(BlockKey::Hash64).collect();
-                Observation::Removed { replica, scope: ScopeSlot(1), keys }
-            }
-            16 => {
-                generation.blocks.clear();
-                self.complete(number);
-                Observation::Cleared { replica }
-            }
-            17 => {
-                self.generations.retain(|_, generation| generation.name != name);
-                Observation::ReplicaGone { replica }
-            }
-            _ => {
-                self.complete(number);
-                Observation::ReplicaComplete { replica }
-            }
-        };
-        self.change(now_ns, vec![observation]);
-    }
-
-    fn announce(&mut self, now_ns: u64, name: usize, at_once: bool) {
-        let number = self.next_number;
-        self.next_number += 1;
-        self.generations.insert(number, Generation { name, complete: false, blocks: BTreeSet::new() });
-        let mut observations = vec![up(number, name)];
-        if at_once {
-            self.complete(number);
-            observations.push(Observation::ReplicaComplete { replica: ReplicaSlot(number) });
-        }
-        self.change(now_ns, observations);
-    }
-
-    fn complete(&mut self, number: u32) {
-        let Some(generation) = self.generations.get_mut(&number) else { return };
-        generation.complete = true;
-        let name = generation.name;
-        self.generations.retain(|other, generation| generation.name != name || *other >= number);
-    }
-
-    fn complete_all(&mut self, now_ns: u64) {
-        for name in 0..NAMES.len() {
-            if let Some(number) = self.newest(name) {
-                self.complete(number);
-                self.change(now_ns, vec![Observation::ReplicaComplete { replica: ReplicaSlot(number) }]);
-            }
-        }
-    }
-
-    /// Leading blocks by replica.
-    fn leading(&self) -> BTreeMap<String, u64> {
-        let complete = self.generations.values().filter(|generation| generation.complete);
-        let leading = complete.map(|generation| {
-            let blocks = (1..=KEYS).take_while(|key| generation.blocks.contains(key)).count() as u64;
-            (NAMES[generation.name].to_owned(), blocks)
-        });
-        leading.filter(|(_, blocks)| *blocks > 0).collect()
-    }
-}
-
-// === impl Generation ===
-
-impl Generation {
-    fn chunk(&self, number: u32) -> Vec<Observation> {
-        let keys: Vec<u64> = self.blocks.iter().copied().collect();
-        let mut observations = vec![up(number, self.name), stored(number, &keys)];
-        if self.complete {
-            observations.push(Observation::ReplicaComplete { replica: ReplicaSlot(number) });
-        }
-        observations
-    }
-}
-
-fn up(number: u32, name: usize) -> Observation {
-    let address = format!("10.0.0.{name}:80");
-    Observation::ReplicaUp { replica: ReplicaSlot(number), member: Member::new("t", "m", NAMES[name]), address }
-}
-
-fn stored(number: u32, keys: &[u64]) -> Observation {
-    Observation::Stored {
-        replica: ReplicaSlot(number),
-        scope: ScopeSlot(1),
-        tier: Tier::T1,
-        last_seen_ms: START_NS / 1_000_000,
-        blocks: keys.iter().map(|key| StoredBlock { key: BlockKey::Hash64(*key), token_count: 16 }).collect(),
-    }
 }
 
 // === impl Sim ===

@@ -2,8 +2,8 @@
 //!
 //! A follower reads the head, then whatever is committed and not yet applied, one value a step, so that the caller can
 //! stop at any time. When it has nothing, or has fallen off the ring, it loads the pages and replays the log from the
-//! oldest page's sequence; until it has reached the head that it saw after its last page it knows nothing it would
-//! say. When the log starts a new life, it goes on serving from what it has until the new log is complete.
+//! oldest page's sequence; where the ring has moved on meanwhile, it loads the pages again that it moved past, and only
+//! those. Until it has reached the head that it saw after its last page it knows nothing it would say. When the log starts a new life, it goes on serving from what it has until the new log is complete.
 
 use super::keys::Keys;
 use super::metrics;
@@ -33,6 +33,8 @@ struct Copy {
 struct Building {
     copy: Copy,
     stage: Stage,
+    /// Pages that were newer than what was there, and segments applied.
+    gained: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,13 +91,10 @@ impl Follower {
         self.copy_of(head).map(|copy| &copy.index)
     }
 
-    /// A number that grows while steps advance, unless the log is found to have moved on.
+    /// A number that grows while steps bring something new.
     pub fn progress(&self) -> u64 {
         let serving = self.serving.as_ref().map_or(0, |copy| copy.applied);
-        let building = self.building.as_ref().map_or(0, |building| match building.stage {
-            Stage::Pages { next } => u64::from(next),
-            Stage::Log { .. } => u64::from(u32::MAX) + building.copy.applied,
-        });
+        let building = self.building.as_ref().map_or(0, |building| building.gained);
         serving.wrapping_add(building)
     }
 
@@ -184,61 +183,74 @@ impl Building {
     fn new(head: &Head) -> Result<Building, Unreadable> {
         let shards = head.pages.checked_sub(1).filter(|_| head.pages <= MAX_PAGES).ok_or(Unreadable)?;
         let copy = Copy { incarnation: head.incarnation, index: Index::new(shards), applied: 0 };
-        Ok(Building { copy, stage: Stage::Pages { next: 0 } })
+        Ok(Building { copy, stage: Stage::Pages { next: 0 }, gained: 0 })
     }
 
     fn step(&mut self, host: &impl Host, keys: &Keys, head: &Head) -> Step {
         match self.stage {
-            Stage::Pages { next } if next < head.pages => {
-                self.copy.load_page(host, keys, next);
-                self.stage = Stage::Pages { next: next + 1 };
-                Step::Advanced
-            }
-            Stage::Pages { .. } => {
-                self.copy.applied = self.copy.index.oldest_as_of();
-                self.stage = Stage::Log { target: head.last };
-                self.begin_again_if_fallen_off(host, head)
-            }
-            Stage::Log { .. } => match self.begin_again_if_fallen_off(host, head) {
-                Step::Advanced => self.copy.read_next(host, keys, head),
+            Stage::Pages { next } => match self.copy.needed_page(next, head) {
+                Some(number) => {
+                    self.gained += u64::from(self.copy.load_page(host, keys, number));
+                    self.stage = Stage::Pages { next: number + 1 };
+                    Step::Advanced
+                }
+                None => {
+                    self.copy.applied = self.copy.index.oldest_as_of();
+                    self.stage = Stage::Log { target: head.last };
+                    self.load_what_is_passed(host, head)
+                }
+            },
+            Stage::Log { .. } => match self.load_what_is_passed(host, head) {
+                Step::Advanced => {
+                    let before = self.copy.applied;
+                    let step = self.copy.read_next(host, keys, head);
+                    self.gained += self.copy.applied - before;
+                    step
+                }
                 other => other,
             },
         }
     }
 
-    fn begin_again_if_fallen_off(&mut self, host: &impl Host, head: &Head) -> Step {
+    /// Goes back to the pages if the log no longer has all that the oldest of them lacks.
+    fn load_what_is_passed(&mut self, host: &impl Host, head: &Head) -> Step {
         if self.copy.applied + 1 >= head.first {
             return Step::Advanced;
         }
         host.count(metrics::FELL_OFF, 1);
-        match Building::new(head) {
-            Ok(building) => {
-                *self = building;
-                Step::Unreadable
-            }
-            Err(Unreadable) => Step::Unreadable,
-        }
+        self.stage = Stage::Pages { next: 0 };
+        Step::Unreadable
     }
 }
 
 // === impl Copy ===
 
 impl Copy {
-    /// A page that was never written, that an earlier life of the log left, or that cannot be read is an empty one from
-    /// before the log: whether the log still has all that it lacks, the replay finds out.
-    fn load_page(&mut self, host: &impl Host, keys: &Keys, number: u32) {
-        let SharedValue::Present { bytes, .. } = host.shared_get(&keys.page(number)) else { return };
+    /// The first page from `next` on without which the log from `head.first` on is not enough. The dictionary's is
+    /// always one: a number in a shard must not be older news than its meaning.
+    fn needed_page(&self, next: u32, head: &Head) -> Option<u32> {
+        let mut loaded = self.index.loaded_as_of().zip(0..head.pages).skip(next as usize);
+        loaded.find(|(as_of, number)| *number == 0 || *as_of == 0 || as_of + 1 < head.first).map(|(_, number)| number)
+    }
+
+    /// Loads a page. False if there is nothing newer than what is loaded: a page that was never written, that an earlier
+    /// life of the log left, or that cannot be read is an empty one from before the log. Whether the log still has all
+    /// that it lacks, the replay finds out.
+    fn load_page(&mut self, host: &impl Host, keys: &Keys, number: u32) -> bool {
+        let SharedValue::Present { bytes, .. } = host.shared_get(&keys.page(number)) else { return false };
         let Ok(page) = Page::decode(&bytes) else {
             host.count(metrics::SHARED_UNREADABLE, 1);
-            return;
+            return false;
         };
-        if page.incarnation != self.incarnation || page.number != number {
-            return;
+        let loaded = self.index.loaded_as_of().nth(number as usize);
+        if page.incarnation != self.incarnation || page.number != number || loaded.is_none_or(|at| page.as_of <= at) {
+            return false;
         }
         match number.checked_sub(1) {
             None => self.index.load_dictionary(page.as_of, &page.records),
             Some(shard) => self.index.load_shard(shard as usize, page.as_of, page.records),
         }
+        true
     }
 
     fn read_next(&mut self, host: &impl Host, keys: &Keys, head: &Head) -> Step {

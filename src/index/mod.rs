@@ -77,8 +77,16 @@ impl Index {
         self.dictionary_as_of = as_of;
     }
 
-    /// Loads a shard, empty so far, from a page that is true of `as_of`.
+    /// Loads a shard from a page that is true of `as_of`, in place of what it holds.
     pub fn load_shard(&mut self, shard: usize, as_of: u64, observations: Vec<Observation>) {
+        let mut dropped = Vec::new();
+        if let Some(shard) = self.shards.get_mut(shard) {
+            shard.retain(|_, _| false, |scope, replica| dropped.push((scope, replica)));
+            shard.as_of = 0;
+        }
+        for (scope, replica) in dropped {
+            self.forget(scope, replica);
+        }
         for observation in observations {
             self.apply(as_of, observation);
         }

@@ -1,6 +1,12 @@
 //! The bytes that leave the process, against files made by an independent generator.
 
 #[cfg(test)]
+#[path = "golden/affinity.rs"]
+mod affinity;
+#[cfg(test)]
+#[path = "golden/domains.rs"]
+mod domains;
+#[cfg(test)]
 #[path = "golden/vectors.rs"]
 mod vectors;
 
@@ -9,11 +15,12 @@ fn fingerprints_are_those_of_the_generator() {
     vectors::compare_all();
 }
 
-#[cfg(test)]
-#[path = "golden/affinity.rs"]
-mod affinity;
-
 #[test]
 fn affinity_picks_are_those_of_the_generator() {
     affinity::compare_all();
+}
+
+#[test]
+fn domains_are_those_of_the_generator() {
+    domains::compare_all();
 }

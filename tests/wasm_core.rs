@@ -3,6 +3,10 @@
 
 use wasm_bindgen_test::wasm_bindgen_test;
 
+#[path = "golden/affinity.rs"]
+mod affinity;
+#[path = "golden/domains.rs"]
+mod domains;
 #[path = "golden/vectors.rs"]
 mod vectors;
 
@@ -11,10 +15,12 @@ fn fingerprints_are_those_of_the_generator() {
     vectors::compare_all();
 }
 
-#[path = "golden/affinity.rs"]
-mod affinity;
-
 #[wasm_bindgen_test]
 fn affinity_picks_are_those_of_the_generator() {
     affinity::compare_all();
+}
+
+#[wasm_bindgen_test]
+fn domains_are_those_of_the_generator() {
+    domains::compare_all();
 }

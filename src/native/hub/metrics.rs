@@ -8,6 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::policies::PolicyMetrics;
 use super::replica_cache::Tally;
 use super::state::HubState;
 use crate::native::engine::SkipReason;
@@ -52,6 +53,8 @@ pub struct Metrics {
     resumes: Counter,
     subscribers_dropped: Counter,
     sequence: Gauge,
+    /// Of the directory of CachePolicies.
+    pub policies: PolicyMetrics,
 }
 
 /// The metrics of one replica.
@@ -114,6 +117,7 @@ impl Metrics {
         let help = "Observe streams closed because the subscriber was too slow";
         registry.register("subscribers_dropped", help, metrics.subscribers_dropped.clone());
         registry.register("sequence", "The latest sequence", metrics.sequence.clone());
+        metrics.policies.register(&mut registry);
         metrics.registry = registry;
         metrics
     }

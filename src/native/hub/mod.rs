@@ -16,6 +16,7 @@ mod continuity;
 mod exposition;
 mod http;
 mod metrics;
+pub mod policies;
 mod problems;
 mod replica_cache;
 mod ring;
@@ -28,6 +29,7 @@ mod source;
 mod state;
 mod subscriber;
 mod window;
+mod yaml;
 
 use std::io;
 use std::net::SocketAddr;

@@ -134,7 +134,7 @@ impl Subject {
 
     fn sweep(&mut self) {
         let oldest_ms = self.oldest_ms();
-        (0..SHARDS).for_each(|_| self.index.sweep_next(|_, last_seen_ms| last_seen_ms <= oldest_ms));
+        (0..SHARDS).for_each(|_| self.index.sweep_next(|_, _, last_seen_ms| last_seen_ms <= oldest_ms));
     }
 
     fn save(&mut self, page: usize) {

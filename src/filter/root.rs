@@ -14,7 +14,6 @@ use crate::flow::exchange::Followed;
 use crate::flow::metrics;
 use crate::flow::node::Node;
 use crate::host::{Host, HttpHost, Level, StreamToken};
-use crate::observation::Scope;
 
 /// A root context.
 pub struct Root {
@@ -92,14 +91,7 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
-        let now_ms = ProxyHost.now_ms();
-        self.with_node(|node, config| {
-            let expired = |scope: &Scope, last_seen_ms: u64| {
-                let policy = config.policies.for_tenant(&scope.tenant_id);
-                now_ms.saturating_sub(last_seen_ms) >= policy.eviction_ttl_ms
-            };
-            node.tick(&ProxyHost, self.context_id, config, &expired);
-        });
+        self.with_node(|node, config| node.tick(&ProxyHost, self.context_id, config));
     }
 
     fn get_type(&self) -> Option<ContextType> {

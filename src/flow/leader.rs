@@ -13,7 +13,7 @@ use super::scrub::Scrub;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Host, Level, StreamToken};
 use crate::index::log::{Head, Incarnation};
-use crate::observation::{Scope, Subscription};
+use crate::observation::Subscription;
 use crate::wire;
 
 /// How long one background step may take.
@@ -88,7 +88,6 @@ impl Leader {
         follower: &mut Follower,
         serves: bool,
         config: &FilterConfig,
-        expired: &dyn Fn(&Scope, u64) -> bool,
     ) -> Result<(), Deposed> {
         let until_ns = host.now_ns().saturating_add(STEP_NS);
         match &mut self.stage {
@@ -108,7 +107,7 @@ impl Leader {
                 ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
                 ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
                 ready.report(host, &self.lease, follower);
-                sweep(follower, self.lease.head(), &config.limits, expired);
+                sweep(host, follower, self.lease.head(), config);
                 Ok(())
             }
         }
@@ -353,12 +352,17 @@ pub fn new_log(host: &impl Host, term: u64, limits: &Limits) -> Head {
     Head::new(Incarnation(host.now_ns()), term, limits.pages.saturating_add(1), limits.log_segments)
 }
 
-/// Sweeps a tick's share of the shards, if everything that `head` covers is applied.
-pub fn sweep(follower: &mut Follower, head: &Head, limits: &Limits, expired: &dyn Fn(&Scope, u64) -> bool) {
-    if let Some(index) = follower.sweepable(head) {
-        let shards = u64::from(head.pages).saturating_mul(limits.tick_ms).div_ceil(SWEEP_MS);
-        for _ in 0..shards {
-            index.sweep_next(expired);
-        }
+/// Sweeps a tick's share of the shards, if everything that `head` covers is applied: what has ended, and what is older
+/// than its tenant's policy lets it count.
+pub fn sweep(host: &impl Host, follower: &mut Follower, head: &Head, config: &FilterConfig) {
+    let Some(index) = follower.sweepable(head) else { return };
+    let now_ms = host.now_ms();
+    let shards = u64::from(head.pages).saturating_mul(config.limits.tick_ms).div_ceil(SWEEP_MS);
+    for _ in 0..shards {
+        index.sweep_next(|dictionary, scope, last_seen_ms| {
+            let published = |tenant_id: Option<&str>| dictionary.policy(tenant_id);
+            let policy = config.policies.effective(&scope.tenant_id, published);
+            now_ms.saturating_sub(last_seen_ms) >= policy.eviction_ttl_ms
+        });
     }
 }

@@ -16,7 +16,6 @@ use super::metrics;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Cas, Host, SharedValue, StreamToken};
 use crate::index::log::Head;
-use crate::observation::Scope;
 
 /// A VM's part in the shared log of one domain.
 #[derive(Debug)]
@@ -98,13 +97,7 @@ impl Node {
     }
 
     /// A root context's tick. Only the driver's does anything; without one, this context becomes it.
-    pub fn tick(
-        &mut self,
-        host: &impl Host,
-        context: u32,
-        config: &FilterConfig,
-        expired: &dyn Fn(&Scope, u64) -> bool,
-    ) {
+    pub fn tick(&mut self, host: &impl Host, context: u32, config: &FilterConfig) {
         if *self.driver.get_or_insert(context) != context {
             return;
         }
@@ -112,9 +105,9 @@ impl Node {
         self.heard_ms = self.heard_ms.map(|heard_ms| aged(heard_ms, now_ms, config.freshness.stale_after_ms));
         let head = read_head(host, &self.keys);
         match &mut self.role {
-            Role::Following { .. } => self.tick_following(host, head, config, expired),
+            Role::Following { .. } => self.tick_following(host, head, config),
             Role::Leading(leading) => {
-                let ticked = leading.tick(host, &self.keys, &mut self.follower, self.serves, config, expired);
+                let ticked = leading.tick(host, &self.keys, &mut self.follower, self.serves, config);
                 self.step_down_if(host, ticked);
             }
         }
@@ -146,19 +139,13 @@ impl Node {
         }
     }
 
-    fn tick_following(
-        &mut self,
-        host: &impl Host,
-        head: Option<(Option<Head>, Cas)>,
-        config: &FilterConfig,
-        expired: &dyn Fn(&Scope, u64) -> bool,
-    ) {
+    fn tick_following(&mut self, host: &impl Host, head: Option<(Option<Head>, Cas)>, config: &FilterConfig) {
         if let Some((Some(head), _)) = &head
             && self.serves
         {
             let until_ns = host.now_ns().saturating_add(STEP_NS);
             self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
-            sweep(&mut self.follower, head, &config.limits, expired);
+            sweep(host, &mut self.follower, head, config);
         }
         if let Some(claim) = self.claim(host, &head, &config.limits) {
             let (head, cas) = claim;

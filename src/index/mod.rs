@@ -98,11 +98,11 @@ impl Index {
     pub fn load_shard(&mut self, shard: usize, as_of: u64, observations: Vec<Observation>) {
         let mut dropped = Vec::new();
         if let Some(shard) = self.shards.get_mut(shard) {
-            shard.retain(|_, _| false, |scope, replica| dropped.push((scope, replica)));
+            shard.retain(|_, _| false, |scope, replica, change| dropped.push((scope, replica, change)));
             shard.as_of = 0;
         }
-        for (scope, replica) in dropped {
-            self.forget(scope, replica);
+        for (scope, replica, change) in dropped {
+            self.forget(scope, replica, change);
         }
         for observation in observations {
             self.apply(as_of, observation);
@@ -271,7 +271,7 @@ impl Index {
     /// Sweeps the next shard: drops what has ended, and blocks that `expired` says are too old for their scope.
     ///
     /// Call it only when every record up to the log's end is applied: before, a generation may not be known yet.
-    pub fn sweep_next(&mut self, expired: impl Fn(&Scope, u64) -> bool) {
+    pub fn sweep_next(&mut self, expired: impl Fn(&Dictionary, &Scope, u64) -> bool) {
         let at = self.sweep_next % self.shards.len().max(1);
         self.sweep_next = at + 1;
         let Some(shard) = self.shards.get_mut(at) else { return };
@@ -280,7 +280,7 @@ impl Index {
         shard.retain(
             |slot, holder| {
                 dictionary.replica(holder.replica).is_some()
-                    && dictionary.scope(slot).is_some_and(|scope| !expired(scope, holder.last_seen_ms))
+                    && dictionary.scope(slot).is_some_and(|scope| !expired(dictionary, scope, holder.last_seen_ms))
             },
             |slot, replica, change| dropped.push((slot, replica, change)),
         );

@@ -109,7 +109,7 @@ fn a_generation_that_arrives_does_not_count_and_one_that_ended_no_longer_does() 
     assert_eq!(runs(&index, &[1, 2], NEVER), [(2, 32)]);
     assert_eq!([1, 2].map(|replica| index.pairs_of(ReplicaSlot(replica))), [1, 2]);
     for _ in 0..4 {
-        index.sweep_next(|_, _| false);
+        index.sweep_next(|_, _, _| false);
     }
     assert_eq!([1, 2].map(|replica| index.pairs_of(ReplicaSlot(replica))), [0, 2]);
     assert_eq!(index.pairs(), 2);
@@ -119,7 +119,7 @@ fn a_generation_that_arrives_does_not_count_and_one_that_ended_no_longer_does() 
 fn the_sweep_drops_what_has_expired() {
     let mut index = index(up(1, "a").into_iter().chain([stored(1, &[1], 5), stored(1, &[2], 50)]));
     for _ in 0..4 {
-        index.sweep_next(|_, last_seen_ms| last_seen_ms < 10);
+        index.sweep_next(|_, _, last_seen_ms| last_seen_ms < 10);
     }
     assert_eq!(index.pairs(), 1);
     assert_eq!(runs(&index, &[2], NEVER), [(1, 16)]);
@@ -185,7 +185,7 @@ fn names_are_known_while_a_generation_that_counts_holds_something_under_them() {
     index.apply(21, Observation::ReplicaGone { replica: ReplicaSlot(1) });
     assert_eq!(known(&index), (false, false, false), "gone counts no more, swept or not");
     assert_eq!((index.pairs(), index.keys_of(SCOPE)), (2, 2));
-    (0..4).for_each(|_| index.sweep_next(|_, _| false));
+    (0..4).for_each(|_| index.sweep_next(|_, _, _| false));
     assert_eq!((index.pairs(), index.keys_of(SCOPE)), (0, 0));
 }
 

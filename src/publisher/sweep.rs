@@ -32,7 +32,7 @@ impl Publisher {
         for (scope, key, replica) in expired {
             self.expire(scope, key, replica);
         }
-        self.index.sweep_next(|_, _| false);
+        self.index.sweep_next(|_, _, _| false);
         if self.index.is_swept() {
             self.sweep_members(now_ms);
             let limited: Vec<String> = self.entries.tenants_with_quota().map(str::to_owned).collect();

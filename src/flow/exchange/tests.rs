@@ -151,7 +151,7 @@ impl Vm {
     fn tick(&mut self) {
         let elapsed_ns = &self.proxy.0.elapsed_ns;
         elapsed_ns.set(elapsed_ns.get() + 100_000_000);
-        self.node.tick(&self.proxy, 1, &self.config, &|_, _| false);
+        self.node.tick(&self.proxy, 1, &self.config);
     }
 
     fn say(&mut self, number: u64, body: StreamBody) {

@@ -171,7 +171,7 @@ impl Vm {
             let mut next = first;
             loop {
                 match next {
-                    Some(Order::Tick { context }) => node.tick(&host, context, &config, &|_, _| false),
+                    Some(Order::Tick { context }) => node.tick(&host, context, &config),
                     Some(Order::Hear { token, bytes }) => {
                         node.on_stream_message(&host, StreamToken(token), &bytes, &config);
                     }

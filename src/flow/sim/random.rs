@@ -137,7 +137,7 @@ impl Sim {
                 vm.asleep_rounds -= 1;
                 continue;
             }
-            vm.node.tick(&self.host, vm.context, &self.config, &|_, _| false);
+            vm.node.tick(&self.host, vm.context, &self.config);
             let opened: Vec<u32> = self.host.0.streams.borrow().keys().copied().collect();
             for token in opened {
                 self.owners.entry(token).or_insert(vm.number);

@@ -46,7 +46,7 @@ impl Pool {
     fn tick(&mut self, vm: usize) {
         let world = &self.host.0;
         world.elapsed_ns.set(world.elapsed_ns.get() + 100_000_000);
-        self.vms[vm].tick(&self.host, 1, &self.config, &|_, _| false);
+        self.vms[vm].tick(&self.host, 1, &self.config);
     }
 
     fn tick_all(&mut self, times: usize) {

@@ -335,6 +335,9 @@ fn members_and_scopes_are_bounded() {
     assert_eq!(reasons(&publisher.report(&third, NOW_MS)), [("too_many_members", 3)]);
     let adapters = ["one", "two"].map(|id| PrefixEntry { adapter_id: id.into(), ..entry("a", 16) });
     assert_eq!(reasons(&publisher.report(&update("r", adapters.to_vec()), NOW_MS)), [("too_many_scopes", 1)]);
+    assert!(publisher.scope(&in_adapter("two")).is_some(), "followed replicas have room of their own");
+    assert!(publisher.scope(&in_adapter("three")).is_some());
+    assert!(publisher.scope(&in_adapter("four")).is_none());
     publisher.event(&event(EventKind::AllCleared, "s", ""), NOW_MS);
     publisher.sweep(NOW_MS);
     assert_eq!(publisher.report(&third, NOW_MS).total(), 0, "one that is gone makes room");

@@ -95,6 +95,7 @@ impl Publisher {
             })
             .collect();
         self.commit(change);
+        self.index.sweep_ended(replica.slot);
         for (scope, key, before) in ranked {
             let now = self.rank(replica, &scope, &key);
             self.entries.reorder(&scope, &key, replica, before, now);

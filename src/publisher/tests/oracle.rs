@@ -29,6 +29,8 @@ enum Step {
     Report(CacheStateUpdate),
     Event(CacheEvent),
     Hit(Place),
+    /// A member is reached elsewhere.
+    Move(Member, String),
     Sweep,
     Wait(u64),
     Policies(Policies),
@@ -82,7 +84,7 @@ impl Naive {
                 }
             }
             Step::Sweep => self.sweep(now_ms),
-            Step::Wait(_) => {}
+            Step::Wait(_) | Step::Move(..) => {}
             Step::Policies(policies) => self.policies = policies.clone(),
             Step::Quotas(quotas) => self.quotas = quotas.clone(),
         }
@@ -247,7 +249,11 @@ impl Random {
                 self.name(&["r", "s", "q"]),
             )),
             14 => Step::Sweep,
-            15..18 => Step::Wait(self.pick(&[1, 1, 10, 100, 600])),
+            15 => {
+                let replica_id = self.name(&["r", "s", "q"]);
+                Step::Move(Member::new("t", "m", replica_id), self.name(&["10.0.0.1:80", "10.0.0.2:80"]))
+            }
+            16..18 => Step::Wait(self.pick(&[1, 1, 10, 100, 600])),
             18 => Step::Policies(self.policies()),
             _ => {
                 let tenants = ["t", "u"].map(|tenant_id| (tenant_id.to_owned(), self.below(6) as u64));
@@ -359,6 +365,7 @@ fn take(publisher: &mut Publisher, step: &Step, now_ms: u64) {
             };
             publisher.credit(&scope, &crate::request::RequestChain::Exact { key }, &[delivered]);
         }
+        Step::Move(member, address) => assert!(publisher.set_address(member, address)),
         Step::Sweep => publisher.sweep(now_ms),
         Step::Wait(_) => {}
         Step::Policies(policies) => publisher.set_policies(policies.clone()),
@@ -402,37 +409,75 @@ fn differ(naive: &Naive, publisher: &Publisher, subscriber: &Subscriber) -> Opti
     None
 }
 
-fn run(seed: u64, defect: Option<Defect>) -> Result<(), String> {
-    let limits = PublisherLimits { max_entries: MAX_ENTRIES, ..PublisherLimits::default() };
-    let mut publisher = Publisher::new(limits);
-    let mut naive = Naive { defect, ..Naive::default() };
-    let mut subscriber = Subscriber::new();
+fn history(seed: u64) -> Vec<Step> {
     let mut random = Random(seed);
     let mut now_ms = NOW_MS;
-    for at in 0..STEPS {
+    let step = |_| {
         let step = random.step(now_ms);
         if let Step::Wait(ms) = step {
             now_ms += ms;
         }
-        take(&mut publisher, &step, now_ms);
-        naive.step(&step, now_ms);
+        step
+    };
+    (0..STEPS).map(step).collect()
+}
+
+fn run(history: &[Step], defect: Option<Defect>) -> Result<(), String> {
+    let limits = PublisherLimits { max_entries: MAX_ENTRIES, ..PublisherLimits::default() };
+    let mut publisher = Publisher::new(limits);
+    let mut naive = Naive { defect, ..Naive::default() };
+    let mut subscriber = Subscriber::new();
+    let mut now_ms = NOW_MS;
+    for step in history {
+        if let Step::Wait(ms) = step {
+            now_ms += ms;
+        }
+        take(&mut publisher, step, now_ms);
+        naive.step(step, now_ms);
         subscriber.follow(&mut publisher);
         if let Some(difference) = differ(&naive, &publisher, &subscriber) {
-            return Err(format!("seed {seed}, step {at}, {step:?}: {difference}"));
+            return Err(format!("{step:?}: {difference}"));
         }
     }
     Ok(())
 }
 
+/// Leaves steps out, in ever smaller pieces, while what is left still fails.
+fn shrink(mut history: Vec<Step>, defect: Option<Defect>) -> Vec<Step> {
+    let mut size = history.len() / 2;
+    while size > 0 {
+        let mut at = 0;
+        while at < history.len() {
+            let mut shorter = history.clone();
+            shorter.drain(at..(at + size).min(history.len()));
+            if run(&shorter, defect).is_err() {
+                history = shorter;
+            } else {
+                at += size;
+            }
+        }
+        size /= 2;
+    }
+    history
+}
+
+/// The first seed whose history fails, that history shrunk, and what is wrong.
+fn first_failure(defect: Option<Defect>) -> Option<(u64, Vec<Step>, String)> {
+    let seed = (0..HISTORIES).find(|seed| run(&history(*seed), defect).is_err())?;
+    let shrunk = shrink(history(seed), defect);
+    let problem = run(&shrunk, defect).unwrap_err();
+    Some((seed, shrunk, problem))
+}
+
 #[test]
 fn a_publisher_keeps_what_the_contract_says() {
-    for seed in 0..HISTORIES {
-        run(seed, None).unwrap();
+    if let Some((seed, shrunk, problem)) = first_failure(None) {
+        panic!("seed {seed}: {problem}\nafter {shrunk:#?}");
     }
 }
 
 #[test]
-fn every_planted_defect_is_found() {
+fn every_planted_defect_is_found_and_shrinks() {
     for defect in [
         Defect::CapTakesTheNewest,
         Defect::CapIgnoresHits,
@@ -442,6 +487,7 @@ fn every_planted_defect_is_found() {
         Defect::EventStaysInOneScheme,
         Defect::ClearKeepsAdapters,
     ] {
-        assert!((0..HISTORIES).any(|seed| run(seed, Some(defect)).is_err()), "{defect:?} passes");
+        let (seed, shrunk, _) = first_failure(Some(defect)).unwrap_or_else(|| panic!("{defect:?} passes"));
+        assert!(shrunk.len() <= 14, "{defect:?}, seed {seed}, is still {} long", shrunk.len());
     }
 }

@@ -20,6 +20,7 @@ pub mod message;
 mod policies;
 mod report;
 mod sweep;
+mod track;
 
 use std::collections::BTreeMap;
 

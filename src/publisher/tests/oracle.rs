@@ -10,6 +10,8 @@ use naive::{Defect, Held, Naive, Place};
 
 use super::*;
 use crate::observation::Observation;
+use crate::request::RequestChain;
+use crate::routing::decision::RankedReplica;
 use crate::routing::policy::{Eviction, Policy};
 
 const HISTORIES: u64 = 120;
@@ -21,7 +23,8 @@ const HASHES: [&str; 7] = ["a", "b", "c", "d", "eeeeeeee", "eeeeeeef", "eeeeeeee
 enum Step {
     Report(CacheStateUpdate),
     Event(CacheEvent),
-    Hit(Place),
+    /// A tenant's requests for a block hit it, wherever it is.
+    Hit(String, Vec<u8>),
     /// A member is reached elsewhere.
     Move(Member, String),
     Sweep,
@@ -58,14 +61,7 @@ impl Random {
         match self.below(20) {
             0..9 => Step::Report(self.update(now_ms)),
             9..12 => Step::Event(self.event()),
-            12..14 => Step::Hit((
-                self.name(&["t", "u"]),
-                self.name(&["m", "m", "n"]),
-                self.name(&["vllm", "vllm", "sglang"]),
-                self.name(&["", "", "lora"]),
-                self.name(&HASHES).into(),
-                self.name(&["r", "s", "q"]),
-            )),
+            12..14 => Step::Hit(self.name(&["t", "u"]), self.name(&HASHES).into()),
             14 => Step::Sweep,
             15 => {
                 let replica_id = self.name(&["r", "s", "q"]);
@@ -161,27 +157,10 @@ fn take(publisher: &mut Publisher, step: &Step, now_ms: u64) {
     match step {
         Step::Report(update) => assert_eq!(publisher.report(update, now_ms).total(), 0),
         Step::Event(event) => assert_eq!(publisher.event(event, now_ms).total(), 0),
-        Step::Hit((tenant_id, model_id, hash_scheme, adapter_id, hash, replica_id)) => {
-            let scope = Scope {
-                tenant_id: tenant_id.clone(),
-                model_id: model_id.clone(),
-                hash_scheme: hash_scheme.clone(),
-                adapter_id: adapter_id.clone(),
-            };
-            let key = BlockKey::from_bytes(hash).unwrap();
-            let found = publisher.index().members(&scope).find(|(_, replica)| &*replica.replica_id == replica_id);
-            let Some((slot, replica)) = found else { return };
-            let delivered = crate::routing::decision::RankedReplica {
-                replica: slot,
-                replica_id: replica.replica_id.clone(),
-                address: replica.address.clone(),
-                score: 1.0,
-                matched_tokens: 16,
-                matched_blocks: 1,
-                hit_probability: 1.0,
-                tier: Tier::T1,
-            };
-            publisher.credit(&scope, &crate::request::RequestChain::Exact { key }, &[delivered]);
+        Step::Hit(tenant_id, hash) => {
+            let held = holdings(publisher.index());
+            let found = held.keys().filter(|place| (&place.0, &place.4) == (tenant_id, hash));
+            found.for_each(|place| deliver(publisher, place));
         }
         Step::Move(member, address) => assert!(publisher.set_address(member, address)),
         Step::Sweep => publisher.sweep(now_ms),
@@ -189,6 +168,27 @@ fn take(publisher: &mut Publisher, step: &Step, now_ms: u64) {
         Step::Policies(policies) => publisher.set_policies(policies.clone()),
         Step::Quotas(quotas) => publisher.set_quotas(quotas.clone()),
     }
+}
+
+/// Counts a hit of one block at one replica.
+fn deliver(publisher: &mut Publisher, place: &Place) {
+    let (tenant_id, model_id, hash_scheme, adapter_id, hash, replica_id) = place.clone();
+    let scope = Scope { tenant_id, model_id, hash_scheme, adapter_id };
+    let mut members = publisher.index().members(&scope);
+    let (slot, replica) = members.find(|(_, replica)| *replica.replica_id == *replica_id).unwrap();
+    let delivered = RankedReplica {
+        replica: slot,
+        replica_id: replica.replica_id.clone(),
+        address: replica.address.clone(),
+        score: 1.0,
+        matched_tokens: 16,
+        matched_blocks: 1,
+        hit_probability: 1.0,
+        tier: Tier::T1,
+    };
+    drop(members);
+    let exact = RequestChain::Exact { key: BlockKey::from_bytes(&hash).unwrap() };
+    publisher.credit(&scope, &exact, &[delivered]);
 }
 
 /// Where they differ, if they do.

@@ -49,11 +49,10 @@ impl Naive {
         match step {
             Step::Report(update) => self.report(update, now_ms),
             Step::Event(event) => self.event(event, now_ms),
-            Step::Hit(place) => {
-                if let Some(held) = self.held.get_mut(place)
-                    && self.policies.for_tenant(&place.0).eviction == Eviction::Lfu
-                {
-                    held.hits += 1;
+            Step::Hit(tenant_id, hash) => {
+                if self.policies.for_tenant(tenant_id).eviction == Eviction::Lfu {
+                    let found = self.held.iter_mut().filter(|(place, _)| (&place.0, &place.4) == (tenant_id, hash));
+                    found.for_each(|(_, held)| held.hits += 1);
                 }
             }
             Step::Sweep => self.sweep(now_ms),

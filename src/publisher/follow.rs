@@ -1,20 +1,31 @@
 //! Replicas that the publisher follows itself: whoever does gets numbers here and says what it sees with them.
 
 use super::Publisher;
-use super::entries::{Rank, ReplicaName, ScopeName};
-use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, Scope, ScopeSlot};
+use crate::observation::{Member, Observation, ReplicaSlot, Scope, ScopeSlot};
 
 // === impl Publisher ===
 
 impl Publisher {
-    /// The number of a scope; none if there are as many as there may be.
+    /// The number of a scope; none if there are as many as followed replicas may make. However many reports make, there
+    /// is room for these.
     pub fn scope(&mut self, scope: &Scope) -> Option<ScopeSlot> {
-        if let Some(slot) = self.index.dictionary().scope_slot(scope) {
-            return Some(slot);
+        let known = self.index.dictionary().scope_slot(scope);
+        let followed = self.index.dictionary().scope_count().saturating_sub(self.reported_scopes);
+        if known.is_some() || followed >= self.limits.max_scopes { known } else { self.add_scope(scope) }
+    }
+
+    /// The same for a scope that a report names.
+    pub(super) fn reported_scope(&mut self, scope: &Scope) -> Option<ScopeSlot> {
+        let known = self.index.dictionary().scope_slot(scope);
+        if known.is_some() || self.reported_scopes >= self.limits.max_scopes {
+            return known;
         }
-        if self.index.dictionary().scope_count() >= self.limits.max_scopes {
-            return None;
-        }
+        let added = self.add_scope(scope)?;
+        self.reported_scopes += 1;
+        Some(added)
+    }
+
+    fn add_scope(&mut self, scope: &Scope) -> Option<ScopeSlot> {
         self.last_scope = self.last_scope.checked_add(1)?;
         let slot = ScopeSlot(self.last_scope);
         self.commit(Observation::Scope { slot, scope: scope.clone() });
@@ -70,36 +81,5 @@ impl Publisher {
         let replica = reported.replica.slot;
         self.clearing(&reported.replica, Observation::ReplicaGone { replica });
         self.entries.reported.remove(&replica);
-    }
-
-    /// Makes a change after which `replica` holds nothing.
-    pub(super) fn clearing(&mut self, replica: &ReplicaName, change: Observation) {
-        let held = self.index.blocks_of(replica.slot);
-        let named = held.into_iter().filter_map(|(scope, key)| Some((self.scope_name(scope)?, key)));
-        let ranked: Vec<(ScopeName, BlockKey, Rank)> = named
-            .map(|(scope, key)| {
-                let rank = self.rank(replica, &scope, &key);
-                (scope, key, rank)
-            })
-            .collect();
-        self.commit(change);
-        for (scope, key, before) in ranked {
-            let now = self.rank(replica, &scope, &key);
-            self.entries.reorder(&scope, &key, replica, before, now);
-        }
-    }
-
-    /// Makes a change to one block at a reported replica.
-    pub(super) fn changing(
-        &mut self,
-        replica: &ReplicaName,
-        scope: &ScopeName,
-        key: &BlockKey,
-        change: impl FnOnce(&mut Publisher),
-    ) {
-        let before = self.rank(replica, scope, key);
-        change(self);
-        let now = self.rank(replica, scope, key);
-        self.entries.reorder(scope, key, replica, before, now);
     }
 }

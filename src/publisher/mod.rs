@@ -8,6 +8,7 @@
 //! all of it, and by a quota of each tenant. What is followed is bounded by the engines, and counts for neither.
 //! What no replica can mean is left out, and [counted by reason](Dropped): see [`DropReason`].
 
+mod address;
 mod changes;
 mod counts;
 mod dropped;
@@ -19,6 +20,7 @@ pub mod message;
 mod policies;
 mod report;
 mod sweep;
+mod track;
 
 use std::collections::BTreeMap;
 
@@ -50,7 +52,7 @@ pub struct PublisherLimits {
     pub future_tolerance_ms: u64,
     /// The most members that are reported at a time.
     pub max_members: usize,
-    /// The most scopes; none is ever given up.
+    /// The most scopes that reports can make, and the most that followed replicas can; none is ever given up.
     pub max_scopes: usize,
 }
 
@@ -66,6 +68,8 @@ pub struct Publisher {
     changes: Vec<Observation>,
     last_replica: u32,
     last_scope: u32,
+    /// How many of the scopes reports made.
+    reported_scopes: usize,
     /// Members that producers report.
     members: HashMap<Member, Reported>,
     /// Where members are reached, as far as it was said.
@@ -120,6 +124,7 @@ impl Publisher {
             changes: Vec::new(),
             last_replica: 0,
             last_scope: 0,
+            reported_scopes: 0,
             members: HashMap::new(),
             addresses: HashMap::new(),
             entries,

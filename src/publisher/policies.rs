@@ -1,10 +1,10 @@
-//! Policies, quotas and addresses: what operators say.
+//! Policies and quotas: what operators say.
 
 use std::collections::BTreeMap;
 
 use super::Publisher;
 use super::entries::Prefix;
-use crate::observation::{Member, Observation};
+use crate::observation::Observation;
 use crate::routing::policy::{Eviction, Policies, Policy};
 
 // === impl Publisher ===
@@ -50,17 +50,6 @@ impl Publisher {
                 .collect();
             prefixes.into_iter().for_each(|prefix| self.entries.add_prefix(prefix));
         }
-    }
-
-    /// Where a reported member is reached, `ip:port` as Envoy knows it. Unless it is said before the member's first
-    /// report, it has no address in Envoy until it is gone and reported anew. False if there are as many addresses as
-    /// there may be.
-    pub fn set_address(&mut self, member: Member, address: &str) -> bool {
-        if self.addresses.len() >= self.limits.max_members && !self.addresses.contains_key(&member) {
-            return false;
-        }
-        self.addresses.insert(member, address.to_owned());
-        true
     }
 
     /// Orders the entries by the policies of the moment.

@@ -2,6 +2,8 @@
 //!
 //! Every default is named here. A configuration is refused as a whole, with one line for each thing that is wrong.
 
+mod reports;
+
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,6 +13,8 @@ use serde::Deserialize;
 
 use super::problems::{Problems, http_url, is_host_and_port};
 use crate::fingerprint::BlockSize;
+
+pub use reports::{ModelBlocks, ReportsConfig, filled};
 
 /// Defaults of the optional fields.
 pub mod defaults {
@@ -70,6 +74,10 @@ pub struct HubConfig {
     pub acknowledge_timeout: Duration,
     /// How engines' events are followed.
     pub events: EventsConfig,
+    /// What other producers may report.
+    pub reports: ReportsConfig,
+    /// Block sizes of prompts that come over LookupRoute.
+    pub models: Vec<ModelBlocks>,
 }
 
 /// One replica.
@@ -126,6 +134,7 @@ pub struct InvalidConfig {
 struct RawConfig {
     #[serde(default)]
     listen: RawListen,
+    #[serde(default)]
     replicas: Vec<RawReplica>,
     scrape_interval_ms: Option<u64>,
     pressure_ceiling: Option<u64>,
@@ -134,6 +143,9 @@ struct RawConfig {
     acknowledge_timeout_ms: Option<u64>,
     #[serde(default)]
     events: RawEvents,
+    reports: Option<reports::RawReports>,
+    #[serde(default)]
+    models: Vec<reports::RawModelBlocks>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -211,7 +223,10 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         60 * minute,
     );
     let events = events(&raw.events, problems);
-    let replicas = replicas(raw.replicas, problems);
+    let least = usize::from(raw.reports.is_none());
+    let replicas = replicas(raw.replicas, least, problems);
+    let reports = reports::reports(raw.reports.unwrap_or_default(), problems);
+    let models = reports::models(raw.models, problems);
     Some(HubConfig {
         grpc: grpc?,
         http: http?,
@@ -222,6 +237,8 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         resume_buffer_bytes: usize::try_from(resume_buffer_bytes).unwrap_or(usize::MAX),
         acknowledge_timeout,
         events,
+        reports,
+        models,
     })
 }
 
@@ -245,9 +262,11 @@ fn events(raw: &RawEvents, problems: &mut Problems) -> EventsConfig {
     events
 }
 
-fn replicas(raw: Vec<RawReplica>, problems: &mut Problems) -> Vec<ReplicaConfig> {
-    if raw.is_empty() || raw.len() > MAX_REPLICAS {
-        problems.add("replicas", format!("{} entries", raw.len()), &format!("1 to {MAX_REPLICAS}"));
+/// A hub that names what others may report can do with no replica of its own.
+fn replicas(raw: Vec<RawReplica>, least: usize, problems: &mut Problems) -> Vec<ReplicaConfig> {
+    if raw.len() < least || raw.len() > MAX_REPLICAS {
+        let allowed = format!("1 to {MAX_REPLICAS}, or none with a `reports` section");
+        problems.add("replicas", format!("{} entries", raw.len()), &allowed);
     }
     let mut ids = HashSet::new();
     let mut replicas = Vec::with_capacity(raw.len());
@@ -353,6 +372,7 @@ mod tests {
         assert_eq!(problems.len(), 1);
         assert!(problems[0].contains("heartbeats"), "{problems:?}");
         assert!(HubConfig::from_yaml("replicas: []").is_err());
+        assert!(HubConfig::from_yaml("reports: {}").is_ok());
         assert!(HubConfig::from_yaml("").is_err());
     }
 }

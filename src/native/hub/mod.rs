@@ -3,17 +3,20 @@
 //! ```text
 //! engine ── ZeroMQ ──► source ──► HubState ──► subscriber ── gRPC ──► filter
 //!        ── /metrics ► scrape ──►    │
-//!                                    └──► http ──► operators
+//! producers, gateways ◄─ gRPC ─► contract ◄─┤
+//!                                           └──► http ──► operators
 //! ```
 //!
 //! For each replica a `source` follows the engine's events and a `scrape`r reads its load; both write into one `state`,
-//! whose numbered history every `subscriber` follows. The hub is not on the path of requests: without it,
-//! filters serve on with what they know until that is stale.
+//! as do other producers over the public [contract], and its numbered history is what every `subscriber` follows. The hub
+//! is not on the path of requests: without it, filters serve on with what they know until that is stale.
 
 mod clock;
 pub mod config;
 mod continuity;
+pub mod contract;
 mod exposition;
+mod followed;
 mod http;
 mod metrics;
 mod problems;
@@ -27,6 +30,7 @@ mod sockets;
 mod source;
 mod state;
 mod subscriber;
+mod sweep;
 mod window;
 
 use std::io;
@@ -41,13 +45,17 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+use crate::publisher::{Publisher, PublisherLimits};
+use crate::request::NoTokenizer;
 pub use config::{HubConfig, InvalidConfig};
+use contract::{Contract, ModelLabels, SharedTokenizer};
+use followed::{Followed, ReplicaIndex};
 use http::Operations;
 use metrics::{Metrics, ReplicaMetrics};
 use scrape::Scraper;
 use service::ObserveService;
 use source::Source;
-use state::{HubState, ReplicaIndex};
+use state::HubState;
 use subscriber::StreamLimits;
 
 /// How long tasks may take to end.
@@ -59,6 +67,13 @@ pub struct Hub {
     http: SocketAddr,
     stop: CancellationToken,
     tasks: JoinSet<()>,
+}
+
+/// What a hub is started with beside its configuration.
+#[derive(Clone)]
+pub struct HubOptions {
+    /// Turns the texts of LookupRoute into token ids.
+    pub tokenizer: SharedTokenizer,
 }
 
 /// Why a hub did not start.
@@ -80,21 +95,29 @@ impl Hub {
     /// # Errors
     /// When an address cannot be listened on.
     pub async fn start(config: HubConfig) -> Result<Hub, StartError> {
+        Hub::start_with(config, HubOptions::default()).await
+    }
+
+    /// The same, with these options.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on.
+    pub async fn start_with(config: HubConfig, options: HubOptions) -> Result<Hub, StartError> {
         let (grpc_listener, grpc) = listen("listen.grpc", config.grpc).await?;
         let (http_listener, http) = listen("listen.http", config.http).await?;
-        // The time of the start: a number that no earlier start had.
-        let epoch = clock::unix_ns().max(1);
-        let state = Arc::new(HubState::new(epoch, &config.replicas, config.resume_buffer_bytes));
-        let metrics = Arc::new(Metrics::new());
+        let state = Arc::new(empty_state(&config));
+        let metrics = Arc::new(Metrics::new(model_labels(&config)));
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
 
         let replicas = follow_replicas(&config, &state, &metrics, &stop, &mut tasks);
+        tasks.spawn(sweep::run(Arc::clone(&state), stop.clone()));
         let limits = StreamLimits { heartbeat: config.heartbeat, acknowledge_timeout: config.acknowledge_timeout };
         let service =
             ObserveService { state: Arc::clone(&state), metrics: Arc::clone(&metrics), limits, stop: stop.clone() };
+        let contract = Contract::new(&config, &state, options.tokenizer, metrics.contract(), &stop);
         tasks.spawn(async move {
-            if let Err(error) = service.serve(grpc_listener).await {
+            if let Err(error) = service.serve(contract, grpc_listener).await {
                 error!("the gRPC server failed: {error}");
             }
         });
@@ -109,7 +132,7 @@ impl Hub {
         Ok(Hub { grpc, http, stop, tasks })
     }
 
-    /// Where the Observe stream is served.
+    /// Where the Observe stream and the contract are served.
     pub fn grpc_address(&self) -> SocketAddr {
         self.grpc
     }
@@ -127,6 +150,25 @@ impl Hub {
             self.tasks.shutdown().await;
         }
     }
+}
+
+/// A state in which nothing is known yet.
+fn empty_state(config: &HubConfig) -> HubState {
+    let limits = PublisherLimits {
+        max_entries: config.reports.max_entries,
+        quotas: config.reports.quotas.clone(),
+        future_tolerance_ms: u64::try_from(config.reports.future_tolerance.as_millis()).unwrap_or(u64::MAX),
+        ..PublisherLimits::default()
+    };
+    // The time of the start: a number that no earlier start had.
+    let epoch = clock::unix_ns().max(1);
+    HubState::new(epoch, Publisher::new(limits), Followed::new(&config.replicas), config.resume_buffer_bytes)
+}
+
+/// The models that the configuration names.
+fn model_labels(config: &HubConfig) -> ModelLabels {
+    let followed = config.replicas.iter().map(|replica| replica.model.clone());
+    ModelLabels::new(followed.chain(config.models.iter().map(|model| model.model_id.clone())))
 }
 
 /// Starts the tasks of every replica.
@@ -167,6 +209,15 @@ async fn listen(field: &'static str, address: SocketAddr) -> Result<(TcpListener
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
+}
+
+// === impl HubOptions ===
+
+impl Default for HubOptions {
+    /// No tokenizer: texts get no hint.
+    fn default() -> HubOptions {
+        HubOptions { tokenizer: Arc::new(NoTokenizer) }
+    }
 }
 
 impl std::fmt::Display for StartError {

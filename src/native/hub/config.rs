@@ -6,13 +6,17 @@ mod reports;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::Uri;
 use serde::Deserialize;
 
 use super::problems::{Problems, http_url, is_host_and_port};
+use super::yaml;
+use crate::config::ranking_from_json;
 use crate::fingerprint::BlockSize;
+use crate::routing::policy::Ranking;
 
 pub use reports::{ModelBlocks, ReportsConfig, filled};
 
@@ -48,13 +52,15 @@ pub mod defaults {
     pub const REPLAY_COOLDOWN_MS: u64 = 10_000;
     /// `events.verify_idle_ms`.
     pub const VERIFY_IDLE_MS: u64 = 5_000;
+    /// `policies.poll_ms`.
+    pub const POLICY_POLL_MS: u64 = 1_000;
 }
 
 /// The most replicas.
 const MAX_REPLICAS: usize = 4_096;
 
 /// A valid configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct HubConfig {
     /// Where the Observe stream is served.
     pub grpc: SocketAddr,
@@ -78,6 +84,19 @@ pub struct HubConfig {
     pub reports: ReportsConfig,
     /// Block sizes of prompts that come over LookupRoute.
     pub models: Vec<ModelBlocks>,
+    /// Where CachePolicies are read from, if anywhere.
+    pub policies: Option<PoliciesConfig>,
+    /// `routing`: the settings for lookups that the hub answers itself, named as in the plugin's configuration.
+    pub routing: Ranking,
+}
+
+/// Where CachePolicies are read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoliciesConfig {
+    /// A directory.
+    pub directory: PathBuf,
+    /// How often it is read.
+    pub poll: Duration,
 }
 
 /// One replica.
@@ -146,6 +165,15 @@ struct RawConfig {
     reports: Option<reports::RawReports>,
     #[serde(default)]
     models: Vec<reports::RawModelBlocks>,
+    policies: Option<RawPolicies>,
+    routing: Option<serde_norway::Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPolicies {
+    directory: PathBuf,
+    poll_ms: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -223,6 +251,8 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         60 * minute,
     );
     let events = events(&raw.events, problems);
+    let policies = raw.policies.map(|raw| policies(raw, problems));
+    let routing = raw.routing.map(|raw| routing(raw, problems)).unwrap_or_default();
     let least = usize::from(raw.reports.is_none());
     let replicas = replicas(raw.replicas, least, problems);
     let reports = reports::reports(raw.reports.unwrap_or_default(), problems);
@@ -239,6 +269,28 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         events,
         reports,
         models,
+        policies,
+        routing,
+    })
+}
+
+fn policies(raw: RawPolicies, problems: &mut Problems) -> PoliciesConfig {
+    if raw.directory.as_os_str().is_empty() {
+        problems.add("policies.directory", "", "a path");
+    }
+    let poll = problems.millis("policies.poll_ms", raw.poll_ms, defaults::POLICY_POLL_MS, 50, 60_000);
+    PoliciesConfig { directory: raw.directory, poll }
+}
+
+fn routing(raw: serde_norway::Value, problems: &mut Problems) -> Ranking {
+    let settings = yaml::json_of(raw, "routing").map_err(|problem| vec![problem]);
+    let ranking = settings.and_then(|settings| {
+        let errors = ranking_from_json(&settings, "routing");
+        errors.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())
+    });
+    ranking.unwrap_or_else(|lines| {
+        lines.into_iter().for_each(|line| problems.add_line(line));
+        Ranking::default()
     })
 }
 
@@ -330,6 +382,7 @@ impl std::error::Error for InvalidConfig {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::routing::policy::AffinityHash;
 
     const REPLICA: &str = "{id: a, address: 'localhost:8000', kv_events: 'tcp://localhost:5557', model: m}";
 
@@ -342,6 +395,37 @@ mod tests {
         assert_eq!(config.grpc.to_string(), defaults::GRPC);
         assert_eq!(config.heartbeat, Duration::from_secs(1));
         assert_eq!(config.events.reconnect_max, Duration::from_secs(1));
+        assert_eq!((config.policies, config.routing), (None, Ranking::default()));
+    }
+
+    #[test]
+    fn policies_and_routing_are_read() {
+        let read = |more: &str| HubConfig::from_yaml(&format!("replicas: [{REPLICA}]\n{more}"));
+        let config = read("policies: {directory: /etc/policies}\nrouting: {affinity: {hash: rendezvous}}").unwrap();
+        let poll = Duration::from_millis(defaults::POLICY_POLL_MS);
+        assert_eq!(config.policies, Some(PoliciesConfig { directory: PathBuf::from("/etc/policies"), poll }));
+        assert_eq!(config.routing, Ranking { affinity_hash: AffinityHash::Rendezvous, ..Ranking::default() });
+        let config = read("policies: {directory: p, poll_ms: 50}\nrouting:").unwrap();
+        assert_eq!(config.policies.map(|policies| policies.poll), Some(Duration::from_millis(50)));
+        let problems = read(
+            "policies: {directory: '', poll_ms: 1}\n\
+             routing: {affinity: {hash: ring}, ranking: {pressure_weight: -1}, affinty: {}}",
+        );
+        assert_eq!(
+            problems.unwrap_err().problems,
+            [
+                "policies.directory is ``, allowed is a path",
+                "policies.poll_ms is `1`, allowed is 50 to 60000",
+                "routing.ranking.pressure_weight is -1, allowed: a number from 0 to 1000",
+                r#"routing.affinity.hash is "ring", allowed: "modulo" or "rendezvous""#,
+                "routing.affinty is {}, allowed: no such field; known are ranking, affinity, distinguishing, \
+                 shared_prefix, require_chain",
+            ]
+        );
+        let problems = read("routing: {affinity: {skip_pressure_above: .nan}}").unwrap_err().problems;
+        assert_eq!(problems, ["routing.affinity.skip_pressure_above is .nan, allowed: a finite number"]);
+        assert!(read("policies: {}").unwrap_err().problems[0].contains("directory"));
+        assert!(read("routing: 3").unwrap_err().problems[0].starts_with("routing is 3, allowed: an object"));
     }
 
     #[test]

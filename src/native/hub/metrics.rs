@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::contract::{ContractMetrics, ModelLabels};
+use super::policies::PolicyMetrics;
 use super::replica_cache::Tally;
 use super::state::HubState;
 use crate::native::engine::SkipReason;
@@ -60,6 +61,7 @@ struct HubMetrics {
     resumes: Counter,
     subscribers_dropped: Counter,
     sequence: Gauge,
+    policies: PolicyMetrics,
 }
 
 /// The metrics of one replica.
@@ -103,6 +105,11 @@ impl Metrics {
     /// Those of the contract.
     pub fn contract(&self) -> Arc<ContractMetrics> {
         Arc::clone(&self.contract)
+    }
+
+    /// Those of the directory of CachePolicies.
+    pub fn policies(&self) -> PolicyMetrics {
+        self.hub.policies.clone()
     }
 
     /// The metrics of the replica with this id.
@@ -205,6 +212,7 @@ impl HubMetrics {
         let help = "Observe streams closed because the subscriber was too slow";
         registry.register("subscribers_dropped", help, metrics.subscribers_dropped.clone());
         registry.register("sequence", "The latest sequence", metrics.sequence.clone());
+        metrics.policies.register(registry);
         metrics
     }
 }

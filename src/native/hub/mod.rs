@@ -1,10 +1,10 @@
-//! The hub: engines' KV events in, the Observe stream out.
+//! The hub: engines' KV events and producers' reports in, the Observe stream and answers to lookups out.
 //!
 //! ```text
-//! engine ── ZeroMQ ──► source ──► HubState ──► subscriber ── gRPC ──► filter
-//!        ── /metrics ► scrape ──►    │
-//! producers, gateways ◄─ gRPC ─► contract ◄─┤
-//!                                           └──► http ──► operators
+//! engine   ── ZeroMQ ───► source ───►┐
+//!          ── /metrics ─► scrape ───►├─ HubState ──► subscriber ── gRPC ──► filter
+//! producer ── gRPC ─────► contract ─►┘     ├───────► contract ──── gRPC ──► gateway
+//!                                          └───────► http ──► operators
 //! ```
 //!
 //! For each replica a `source` follows the engine's events and a `scrape`r reads its load; both write into one `state`,
@@ -19,6 +19,7 @@ mod exposition;
 mod followed;
 mod http;
 mod metrics;
+pub mod policies;
 mod problems;
 mod replica_cache;
 mod ring;
@@ -32,7 +33,9 @@ mod state;
 mod subscriber;
 mod sweep;
 mod window;
+mod yaml;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,18 +43,20 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::publisher::{Publisher, PublisherLimits};
 use crate::request::NoTokenizer;
+use crate::routing::policy::Policies;
 pub use config::{HubConfig, InvalidConfig};
 use contract::{Contract, ModelLabels, SharedTokenizer};
 use followed::{Followed, ReplicaIndex};
 use http::Operations;
 use metrics::{Metrics, ReplicaMetrics};
+use policies::{PolicyFollower, TenantPolicies};
 use scrape::Scraper;
 use service::ObserveService;
 use source::Source;
@@ -65,6 +70,7 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_millis(800);
 pub struct Hub {
     grpc: SocketAddr,
     http: SocketAddr,
+    state: Arc<HubState>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
 }
@@ -111,6 +117,7 @@ impl Hub {
         let mut tasks = JoinSet::new();
 
         let replicas = follow_replicas(&config, &state, &metrics, &stop, &mut tasks);
+        follow_policies(&config, &state, &metrics, &stop, &mut tasks).await;
         tasks.spawn(sweep::run(Arc::clone(&state), stop.clone()));
         let limits = StreamLimits { heartbeat: config.heartbeat, acknowledge_timeout: config.acknowledge_timeout };
         let service =
@@ -121,7 +128,7 @@ impl Hub {
                 error!("the gRPC server failed: {error}");
             }
         });
-        let router = http::router(Operations { state, metrics, replicas: replicas.into() });
+        let router = http::router(Operations { state: Arc::clone(&state), metrics, replicas: replicas.into() });
         let stopped = stop.clone().cancelled_owned();
         tasks.spawn(async move {
             if let Err(error) = axum::serve(http_listener, router).with_graceful_shutdown(stopped).await {
@@ -129,7 +136,7 @@ impl Hub {
             }
         });
         info!(%grpc, %http, replicas = config.replicas.len(), "the hub is up");
-        Ok(Hub { grpc, http, stop, tasks })
+        Ok(Hub { grpc, http, state, stop, tasks })
     }
 
     /// Where the Observe stream and the contract are served.
@@ -140,6 +147,16 @@ impl Hub {
     /// Where metrics, health and state are served.
     pub fn http_address(&self) -> SocketAddr {
         self.http
+    }
+
+    /// Replaces the policies. Where the configuration names a directory of them, its next change replaces these.
+    pub fn set_policies(&self, policies: Policies) {
+        self.state.change(|publisher| publisher.set_policies(policies));
+    }
+
+    /// Replaces the quotas of `reports.quotas`.
+    pub fn set_quotas(&self, quotas: BTreeMap<String, u64>) {
+        self.state.change(|publisher| publisher.set_quotas(quotas));
     }
 
     /// Ends all streams and tasks, within a second.
@@ -169,6 +186,32 @@ fn empty_state(config: &HubConfig) -> HubState {
 fn model_labels(config: &HubConfig) -> ModelLabels {
     let followed = config.replicas.iter().map(|replica| replica.model.clone());
     ModelLabels::new(followed.chain(config.models.iter().map(|model| model.model_id.clone())))
+}
+
+/// Reads the CachePolicies, if there are any, and goes on to read them: a lookup never finds fewer than there are.
+async fn follow_policies(
+    config: &HubConfig,
+    state: &Arc<HubState>,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) {
+    let Some(policies) = &config.policies else { return };
+    let mut follower = PolicyFollower::new(&policies.directory, metrics.policies());
+    let first = spawn_blocking(move || {
+        let policies = follower.poll().cloned();
+        (follower, policies)
+    });
+    let Ok((follower, first)) = first.await else { return };
+    let state = Arc::clone(state);
+    let publish = move |policies: &TenantPolicies| state.change(|publisher| publisher.set_policies(of_all(policies)));
+    first.iter().for_each(&publish);
+    tasks.spawn(follower.run(policies.poll, publish, stop.clone()));
+}
+
+fn of_all(policies: &TenantPolicies) -> Policies {
+    let own = policies.iter().filter_map(|(tenant_id, policy)| Some((tenant_id.clone()?, policy.clone())));
+    Policies { default: policies.get(&None).cloned().unwrap_or_default(), by_tenant: own.collect() }
 }
 
 /// Starts the tasks of every replica.

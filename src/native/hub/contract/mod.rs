@@ -30,7 +30,6 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::config::HubConfig;
 use super::state::HubState;
-use crate::routing::policy::Ranking;
 use addresses::AddressBook;
 pub use labels::ModelLabels;
 use lookup::Lookups;
@@ -70,7 +69,7 @@ impl Contract {
         metrics: Arc<ContractMetrics>,
         stop: &CancellationToken,
     ) -> Contract {
-        let ranking = Arc::new(Ranking::default());
+        let ranking = Arc::new(config.routing.clone());
         Contract {
             state: Arc::clone(state),
             lookups: Lookups::new(state, ranking, tokenizer, &config.models, metrics),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::decision::{Question, RankedReplica};
 use super::policy::{Denominator, SharedPrefix};
 use super::reason::Detail;
-use super::score::{distinguishing_power, freshness, pressure_factor, slo_bias};
+use super::score::{distinguishing_power, finite, freshness, pressure_factor, slo_bias};
 use crate::index::dictionary::Replica;
 use crate::index::run::LeadingRun;
 
@@ -87,7 +87,7 @@ fn scored(question: &Question, run: &LeadingRun, replica: &Replica, power: f32) 
         replica: run.replica,
         replica_id: Arc::clone(&replica.replica_id),
         address: Arc::clone(&replica.address),
-        score,
+        score: finite(score),
         matched_tokens: u32::try_from(run.matched_tokens.min(i32::MAX.into())).unwrap_or(0),
         matched_blocks: run.blocks,
         hit_probability: freshness,

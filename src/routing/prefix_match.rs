@@ -25,15 +25,18 @@ pub fn find(question: &Question) -> Result<Vec<RankedReplica>, Detail> {
         return Err(Detail::BelowMinimumPrefix);
     }
     let total = replicas_compared(question);
-    match above_floors(
-        question,
-        rank(question, &runs, |run| distinguishing_power(matching(question, &runs, run), total)),
-    ) {
-        Err(Detail::BelowRoutingFloor) if question.ranking.shared_prefix == SharedPrefix::LeastPressure => {
+    let by_power = rank(question, &runs, |run| distinguishing_power(matching(question, &runs, run), total));
+    match above_floors(question, by_power) {
+        Err(Detail::BelowRoutingFloor) if prefers_least_pressed(question, &runs, total) => {
             above_floors(question, rank(question, &runs, |_| 1.0))
         }
         ranked => ranked,
     }
+}
+
+/// Whether all of the `total` replicas hold the prompt's beginning, and the least pressed of them is preferred then.
+fn prefers_least_pressed(question: &Question, runs: &[LeadingRun], total: usize) -> bool {
+    question.ranking.shared_prefix == SharedPrefix::LeastPressure && runs.len() >= total
 }
 
 /// The runs of replicas that count, made of blocks that have not expired; at least one token each, or a single key.

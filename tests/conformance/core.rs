@@ -31,8 +31,10 @@ const TEXT_TIMEOUT_MS: u64 = 5_000;
 
 /// The core, set up for one case.
 pub struct Core {
-    publisher: Publisher,
-    ranking: Ranking,
+    /// What was reported.
+    pub publisher: Publisher,
+    /// The constants of the score.
+    pub ranking: Ranking,
     block_size: BlockSize,
     tokenizer: Option<Tokenizer>,
     ttl_ms: u64,

@@ -3,10 +3,17 @@
 
 use wasm_bindgen_test::wasm_bindgen_test;
 
+#[path = "golden/domains.rs"]
+mod domains;
 #[path = "golden/vectors.rs"]
 mod vectors;
 
 #[wasm_bindgen_test]
 fn fingerprints_are_those_of_the_generator() {
     vectors::compare_all();
+}
+
+#[wasm_bindgen_test]
+fn domains_are_those_of_the_generator() {
+    domains::compare_all();
 }

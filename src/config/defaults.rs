@@ -38,6 +38,12 @@ pub const PRESSURE_WEIGHT_RANGE: RangeInclusive<f64> = 0.0..=1000.0;
 pub const SLO_TIGHT_TTFT_MS_RANGE: RangeInclusive<u64> = 0..=600_000;
 /// Allowed `ranking.slo_tight_bias`.
 pub const SLO_TIGHT_BIAS_RANGE: RangeInclusive<f64> = 0.0..=1000.0;
+/// Allowed `ranking.tenant_hot_min_hit_rate`.
+pub const TENANT_HOT_MIN_HIT_RATE_RANGE: RangeInclusive<f64> = 0.0..=1.0;
+/// Allowed `ranking.tenant_hot_max_age_ms`; 0 means that no replica is ever warm.
+pub const TENANT_HOT_MAX_AGE_MS_RANGE: RangeInclusive<u64> = 0..=24 * 60 * 60 * 1000;
+/// Allowed `affinity.skip_pressure_above`.
+pub const AFFINITY_SKIP_PRESSURE_ABOVE_RANGE: RangeInclusive<f64> = 0.0..=1.0;
 
 /// `output.max_endpoints`: how many replicas the destination header names, best first.
 pub const MAX_ENDPOINTS: u64 = 5;

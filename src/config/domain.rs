@@ -1,13 +1,16 @@
 //! The digest of what decides an index's contents.
 //!
 //! XXH3-64 (seed 0) over the fields in the order below: a text as its length (u64 little-endian) and its bytes, a list
-//! as its length and its items in ascending order without repeats, a number as u64 little-endian.
+//! as its length and its items in ascending order without repeats, a number as u64 little-endian. A policy counts with its
+//! eviction (0 LRU, 1 LFU) and its TTL in ms: the default's, then the number of tenants, then for each tenant in ascending
+//! order its id and its policy. `tests/golden/generate.py` has the same in Python.
 
 use std::collections::BTreeSet;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::FilterConfig;
+use crate::routing::policy::{Eviction, Policy};
 
 pub(super) fn digest(config: &FilterConfig) -> String {
     let mut bytes = Vec::new();
@@ -19,13 +22,22 @@ pub(super) fn digest(config: &FilterConfig) -> String {
     number(&mut bytes, u64::from(limits.pages));
     number(&mut bytes, u64::from(limits.log_segments));
     number(&mut bytes, limits.segment_bytes as u64);
-    number(&mut bytes, config.policies.default.eviction_ttl_ms);
+    policy(&mut bytes, &config.policies.default);
     number(&mut bytes, config.policies.by_tenant.len() as u64);
-    for (tenant_id, policy) in &config.policies.by_tenant {
+    for (tenant_id, own) in &config.policies.by_tenant {
         text(&mut bytes, tenant_id);
-        number(&mut bytes, policy.eviction_ttl_ms);
+        policy(&mut bytes, own);
     }
     format!("{:016x}", xxh3_64(&bytes))
+}
+
+fn policy(bytes: &mut Vec<u8>, policy: &Policy) {
+    let eviction = match policy.eviction {
+        Eviction::Lru => 0,
+        Eviction::Lfu => 1,
+    };
+    number(bytes, eviction);
+    number(bytes, policy.eviction_ttl_ms);
 }
 
 fn number(bytes: &mut Vec<u8>, number: u64) {

@@ -1,7 +1,5 @@
 //! What is written, when the index is stale, and the bounds of time and memory.
 
-use serde_json::Value;
-
 use super::defaults;
 use super::section::{Problems, Section};
 
@@ -72,15 +70,8 @@ impl Freshness {
     pub(super) fn read(root: &mut Section, problems: &mut Problems) -> Freshness {
         let (range, default) = (defaults::STALE_AFTER_MS_RANGE, defaults::STALE_AFTER_MS);
         let stale_after_ms = root.integer("stale_after_ms", range, default, problems);
-        let when_stale = match root.take("when_stale") {
-            None => WhenStale::default(),
-            Some(Value::String(choice)) if choice == "no_hint" => WhenStale::NoHint,
-            Some(Value::String(choice)) if choice == "serve" => WhenStale::Serve,
-            Some(value) => {
-                problems.note("when_stale", Some(value), "\"no_hint\" or \"serve\"");
-                WhenStale::default()
-            }
-        };
+        let choices = [("no_hint", WhenStale::NoHint), ("serve", WhenStale::Serve)];
+        let when_stale = root.choice("when_stale", &choices, WhenStale::default(), problems);
         Freshness { stale_after_ms, when_stale }
     }
 }

@@ -13,8 +13,10 @@ mod domain;
 mod duration;
 mod error;
 mod limits;
+mod manifest;
 mod model;
 mod policy;
+mod ranking;
 mod request_rules;
 mod section;
 mod tenant;
@@ -27,7 +29,10 @@ use crate::routing::policy::{Policies, Ranking};
 
 pub use error::ConfigError;
 pub use limits::{Freshness, Limits, Output, WhenStale};
-pub use model::ModelConfig;
+pub use manifest::PolicyManifest;
+pub use model::{Adapter, ModelConfig};
+pub use policy::{POLICY_TENANT, may_have_policy, policy_from_json};
+pub use ranking::ranking_from_json;
 pub use request_rules::RequestRules;
 pub use tenant::{RESERVED_TENANT, TenantFrom, TenantSource};
 
@@ -44,11 +49,13 @@ pub struct FilterConfig {
     pub tenant: TenantSource,
     /// The models that are routed, by the id that requests name; at least one.
     pub models: BTreeMap<String, ModelConfig>,
+    /// The LoRA adapters that requests may name instead of a model, by the name that they are served under.
+    pub adapters: BTreeMap<String, Adapter>,
     /// Which requests are read, and how much of them.
     pub requests: RequestRules,
     /// The CachePolicy of every tenant.
     pub policies: Policies,
-    /// Constants of the score.
+    /// Constants of the score, and the named differences from the contract.
     pub ranking: Ranking,
     /// What is written.
     pub output: Output,
@@ -78,20 +85,31 @@ impl FilterConfig {
         let value: Value = serde_json::from_slice(json).map_err(|error| vec![ConfigError::not_json(&error)])?;
         let mut problems = Problems::default();
         let mut root = Section::root(&value, &mut problems);
+        let hub_cluster = root.required_text("hub_cluster", &mut problems);
+        let subscribe = Subscribe::read(root.section("subscribe", &mut problems), &mut problems);
+        let tenant = TenantSource::read(root.section("tenant", &mut problems), &mut problems);
+        let (models, adapters) = model::read_models(&mut root, &mut problems);
         let config = FilterConfig {
-            hub_cluster: root.required_text("hub_cluster", &mut problems),
-            subscribe: Subscribe::read(root.section("subscribe", &mut problems), &mut problems),
-            tenant: TenantSource::read(root.section("tenant", &mut problems), &mut problems),
-            models: model::read_models(&mut root, &mut problems),
+            hub_cluster,
+            subscribe,
+            tenant,
+            models,
+            adapters,
             requests: RequestRules::read(&mut root, &mut problems),
             policies: policy::read_policies(&mut root, &mut problems),
-            ranking: policy::read_ranking(root.section("ranking", &mut problems), &mut problems),
+            ranking: ranking::read_ranking(&mut root, &mut problems),
             output: Output::read(root.section("output", &mut problems), &mut problems),
             freshness: Freshness::read(&mut root, &mut problems),
             limits: Limits::read(root.section("limits", &mut problems), &mut problems),
         };
         root.finish(&mut problems);
         problems.or(config)
+    }
+
+    /// The base model and the adapter id behind a served LoRA name; `None` if no model lists that name.
+    pub fn adapter(&self, name: &str) -> Option<(&ModelConfig, &str)> {
+        let adapter = self.adapters.get(name)?;
+        Some((self.models.get(&adapter.model_id)?, &adapter.adapter_id))
     }
 
     /// The name of the index that this configuration asks for: 16 hex digits.

@@ -1,4 +1,4 @@
-//! The models that are routed.
+//! The models that are routed, and their LoRA adapters.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +21,33 @@ pub struct ModelConfig {
     pub key_bytes: usize,
 }
 
-/// `models`: a list without duplicates, at least one.
-pub(super) fn read_models(root: &mut Section, problems: &mut Problems) -> BTreeMap<String, ModelConfig> {
+/// A LoRA adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adapter {
+    /// The base model.
+    pub model_id: String,
+    /// The id under which the engines report its blocks.
+    pub adapter_id: String,
+}
+
+/// The adapters read so far: the place in the configuration, the served name, the adapter.
+type Listed = Vec<(String, String, Adapter)>;
+
+/// `models`: a list without duplicates, at least one; and the adapters of all of them, by served name.
+pub(super) fn read_models(
+    root: &mut Section,
+    problems: &mut Problems,
+) -> (BTreeMap<String, ModelConfig>, BTreeMap<String, Adapter>) {
     let mut models = BTreeMap::new();
+    let mut listed_adapters = Listed::new();
     let listed = root.take("models");
     let Some(values) = listed.and_then(Value::as_array).filter(|values| !values.is_empty()) else {
         problems.note("models", listed, "a list of at least one model");
-        return models;
+        return (models, BTreeMap::new());
     };
     for (place, value) in values.iter().enumerate() {
         let section = Section::at(format!("models[{place}]"), Some(value), problems);
-        let model = ModelConfig::read(section, problems);
+        let model = ModelConfig::read(section, &mut listed_adapters, problems);
         if models.contains_key(&model.model_id) {
             problems.note(format!("models[{place}].model_id"), value.get("model_id"), "an id that is not listed yet");
         }
@@ -39,13 +55,57 @@ pub(super) fn read_models(root: &mut Section, problems: &mut Problems) -> BTreeM
             models.insert(model.model_id.clone(), model);
         }
     }
-    models
+    let adapters = by_name(listed_adapters, &models, problems);
+    (models, adapters)
+}
+
+/// A request's `model` must name one thing: each served name is listed once, and is no model's id.
+fn by_name(
+    listed: Listed,
+    models: &BTreeMap<String, ModelConfig>,
+    problems: &mut Problems,
+) -> BTreeMap<String, Adapter> {
+    let mut adapters = BTreeMap::new();
+    for (path, name, adapter) in listed {
+        if models.contains_key(&name) || adapters.contains_key(&name) {
+            problems.note(path, Some(&Value::String(name)), "a name that is neither listed yet nor a model_id");
+        } else {
+            adapters.insert(name, adapter);
+        }
+    }
+    adapters
+}
+
+/// `adapters`: a list of names, each also the adapter's id, or an object from name to id.
+fn read_adapters(section: &mut Section, model_id: &str, listed: &mut Listed, problems: &mut Problems) {
+    let path = section.path_of("adapters");
+    let mut add = |path: String, name: &str, adapter_id: &Value| match adapter_id.as_str() {
+        Some(adapter_id) if !adapter_id.is_empty() && !name.is_empty() => {
+            let adapter = Adapter { model_id: model_id.to_owned(), adapter_id: adapter_id.to_owned() };
+            listed.push((path, name.to_owned(), adapter));
+        }
+        _ => problems.note(path, Some(adapter_id), "a name and an id that are not empty"),
+    };
+    match section.take("adapters") {
+        None => {}
+        Some(Value::Array(names)) => {
+            for (place, name) in names.iter().enumerate() {
+                add(format!("{path}[{place}]"), name.as_str().unwrap_or_default(), name);
+            }
+        }
+        Some(Value::Object(ids)) => {
+            for (name, adapter_id) in ids {
+                add(format!("{path}.{name}"), name, adapter_id);
+            }
+        }
+        Some(value) => problems.note(path, Some(value), "a list of names, or an object from names to adapter ids"),
+    }
 }
 
 // === impl ModelConfig ===
 
 impl ModelConfig {
-    fn read(mut section: Section, problems: &mut Problems) -> ModelConfig {
+    fn read(mut section: Section, listed: &mut Listed, problems: &mut Problems) -> ModelConfig {
         let block_sizes = 1..=u64::from(BlockSize::MAX);
         let block_size = section.integer("block_size", block_sizes, defaults::BLOCK_SIZE_TOKENS, problems);
         let key_bytes = section.integer("key_bytes", defaults::KEY_BYTES_RANGE, defaults::KEY_BYTES, problems);
@@ -56,6 +116,7 @@ impl ModelConfig {
             block_size: BlockSize::try_new(block_size).unwrap_or(BlockSize::DEFAULT),
             key_bytes: usize::try_from(key_bytes).unwrap_or(usize::MAX),
         };
+        read_adapters(&mut section, &model.model_id, listed, problems);
         section.finish(problems);
         model
     }

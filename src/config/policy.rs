@@ -1,17 +1,34 @@
-//! CachePolicy specs and the constants of the ranking.
+//! CachePolicy specs, as the plugin's configuration and the hub's files have them: the field names, defaults and rules of
+//! the public `CachePolicy` resource.
 
 use serde_json::Value;
 
 use super::section::{Problems, Section};
-use super::{RESERVED_TENANT, defaults, duration};
-use crate::routing::policy::{Policies, Policy, Ranking};
-
-/// Fields of the CachePolicy spec that this version does not act on. They are refused: an operator who sets one
-/// expects it to work.
-const NOT_SUPPORTED: [&str; 3] = ["eviction", "lookupTimeoutMs", "strategy"];
+use super::{ConfigError, RESERVED_TENANT, defaults, duration};
+use crate::routing::policy::{Eviction, Policies, Policy, Strategy};
 
 /// `routingFloorScore` as the CachePolicy describes it.
 const SCORE_PATTERN: &str = r#"a text such as "0.1" that matches ^(0|[1-9][0-9]{0,7})(\.[0-9]{1,6})?$"#;
+
+/// The longest tenant with a policy, in bytes.
+const MAX_TENANT_BYTES: usize = 256;
+/// The tenants that may have a policy.
+pub const POLICY_TENANT: &str = "a tenant of 1 to 256 bytes that is not inferencecache.io/probe";
+
+/// Reads the CachePolicy spec `spec`, which stands at `path`; empty for a spec that stands alone.
+///
+/// # Errors
+/// All problems found, with their paths.
+pub fn policy_from_json(spec: &Value, path: &str) -> Result<Policy, Vec<ConfigError>> {
+    let mut problems = Problems::default();
+    let policy = read_policy(Section::at(path.to_owned(), Some(spec), &mut problems), &mut problems);
+    problems.or(policy)
+}
+
+/// Whether a policy may be set for this tenant; [`POLICY_TENANT`] says it in words.
+pub fn may_have_policy(tenant_id: &str) -> bool {
+    (1..=MAX_TENANT_BYTES).contains(&tenant_id.len()) && tenant_id != RESERVED_TENANT
+}
 
 /// `policy` and `policies`.
 pub(super) fn read_policies(root: &mut Section, problems: &mut Problems) -> Policies {
@@ -20,8 +37,8 @@ pub(super) fn read_policies(root: &mut Section, problems: &mut Problems) -> Poli
     let mut policies = Policies { default, by_tenant: Default::default() };
     for (tenant_id, spec) in specs.entries() {
         let path = format!("policies.{tenant_id}");
-        if tenant_id.is_empty() || tenant_id == RESERVED_TENANT {
-            problems.note(path.clone(), Some(spec), format!("a tenant that is not empty and not {RESERVED_TENANT}"));
+        if !may_have_policy(tenant_id) {
+            problems.note(path.clone(), Some(spec), POLICY_TENANT);
         }
         let policy = read_policy(Section::at(path, Some(spec), problems), problems);
         policies.by_tenant.insert(tenant_id.clone(), policy);
@@ -29,30 +46,26 @@ pub(super) fn read_policies(root: &mut Section, problems: &mut Problems) -> Poli
     policies
 }
 
-fn read_policy(mut spec: Section, problems: &mut Problems) -> Policy {
+pub(super) fn read_policy(mut spec: Section, problems: &mut Problems) -> Policy {
     let default = Policy::default();
-    let counts = defaults::POLICY_COUNT_RANGE;
+    let evictions = [("LRU", Eviction::Lru), ("LFU", Eviction::Lfu)];
+    let switch = [("Enabled", true), ("Disabled", false)];
     let policy = Policy {
+        eviction: spec.choice("eviction", &evictions, default.eviction, problems),
         eviction_ttl_ms: read_ttl(&mut spec, problems).unwrap_or(default.eviction_ttl_ms),
-        minimum_prefix_tokens: spec.integer_u32(
-            "minimumPrefixTokens",
-            counts.clone(),
-            default.minimum_prefix_tokens,
-            problems,
-        ),
-        minimum_matched_tokens: spec.integer_u32(
-            "minimumMatchedTokens",
-            counts,
-            default.minimum_matched_tokens,
-            problems,
-        ),
+        minimum_prefix_tokens: read_count(&mut spec, "minimumPrefixTokens", default.minimum_prefix_tokens, problems),
+        minimum_matched_tokens: read_count(&mut spec, "minimumMatchedTokens", default.minimum_matched_tokens, problems),
         routing_floor_score: read_score(&mut spec, problems).unwrap_or(default.routing_floor_score),
-        affinity_routing: false,
-        ..default
+        lookup_timeout_ms: read_count(&mut spec, "lookupTimeoutMs", default.lookup_timeout_ms, problems),
+        strategy: read_strategy(spec.section("strategy", problems), problems),
+        affinity_routing: spec.choice("affinityRouting", &switch, default.affinity_routing, problems),
     };
-    refuse_unsupported(&mut spec, problems);
     spec.finish(problems);
     policy
+}
+
+fn read_count(spec: &mut Section, name: &'static str, default: u32, problems: &mut Problems) -> u32 {
+    spec.integer_u32(name, defaults::POLICY_COUNT_RANGE, default, problems)
 }
 
 fn read_ttl(spec: &mut Section, problems: &mut Problems) -> Option<u64> {
@@ -84,46 +97,17 @@ fn is_score(text: &str) -> bool {
     whole_matches && fraction.is_none_or(|fraction| (1..=6).contains(&fraction.len()) && digits(fraction))
 }
 
-fn refuse_unsupported(spec: &mut Section, problems: &mut Problems) {
-    for name in NOT_SUPPORTED {
-        if let Some(value) = spec.take(name) {
-            problems.note(spec.path_of(name), Some(value), "absent: this version does not support it");
-        }
-    }
-    match spec.take("affinityRouting") {
-        None => {}
-        Some(Value::String(mode)) if mode == "Disabled" => {}
-        Some(value) => {
-            let allowed = "\"Disabled\" or absent: this version does not support affinity routing";
-            problems.note(spec.path_of("affinityRouting"), Some(value), allowed);
-        }
-    }
-}
-
-/// `ranking`.
-pub(super) fn read_ranking(mut section: Section, problems: &mut Problems) -> Ranking {
-    let default = Ranking::default();
-    let ranking = Ranking {
-        pressure_weight: section.float(
-            "pressure_weight",
-            defaults::PRESSURE_WEIGHT_RANGE,
-            default.pressure_weight,
-            problems,
-        ),
-        slo_tight_ttft_ms: section.integer_u32(
-            "slo_tight_ttft_ms",
-            defaults::SLO_TIGHT_TTFT_MS_RANGE,
-            default.slo_tight_ttft_ms,
-            problems,
-        ),
-        slo_tight_bias: section.float(
-            "slo_tight_bias",
-            defaults::SLO_TIGHT_BIAS_RANGE,
-            default.slo_tight_bias,
-            problems,
-        ),
-        ..default
+fn read_strategy(mut section: Section, problems: &mut Problems) -> Strategy {
+    let default = Strategy::default();
+    let strategy = Strategy {
+        enable_chain_matching: section.boolean("enableChainMatching", default.enable_chain_matching, problems),
+        require_chain: section.boolean("requireChain", default.require_chain, problems),
+        enable_tenant_hot: section.boolean("enableTenantHot", default.enable_tenant_hot, problems),
     };
+    if strategy.require_chain && !strategy.enable_chain_matching {
+        let allowed = "false where enableChainMatching is false";
+        problems.note(section.path_of("requireChain"), Some(&Value::Bool(true)), allowed);
+    }
     section.finish(problems);
-    ranking
+    strategy
 }

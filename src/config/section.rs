@@ -124,15 +124,39 @@ impl<'a> Section<'a> {
         default: f32,
         problems: &mut Problems,
     ) -> f32 {
-        let Some(value) = self.take(name) else { return default };
-        match value.as_f64().filter(|number| range.contains(number)) {
-            Some(number) => number as f32,
-            None => {
-                let allowed = format!("a number from {} to {}", range.start(), range.end());
-                problems.note(self.path_of(name), Some(value), allowed);
-                default
-            }
+        self.optional_float(name, range, problems).unwrap_or(default)
+    }
+
+    pub(super) fn optional_float(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<f64>,
+        problems: &mut Problems,
+    ) -> Option<f32> {
+        let value = self.take(name)?;
+        let number = value.as_f64().filter(|number| range.contains(number));
+        if number.is_none() {
+            let allowed = format!("a number from {} to {}", range.start(), range.end());
+            problems.note(self.path_of(name), Some(value), allowed);
         }
+        number.map(|number| number as f32)
+    }
+
+    /// One of a few texts, each of which stands for a value.
+    pub(super) fn choice<T: Copy>(
+        &mut self,
+        name: &'static str,
+        choices: &[(&str, T)],
+        default: T,
+        problems: &mut Problems,
+    ) -> T {
+        let Some(value) = self.take(name) else { return default };
+        let chosen = choices.iter().find(|(text, _)| value.as_str() == Some(text));
+        if chosen.is_none() {
+            let texts: Vec<String> = choices.iter().map(|(text, _)| format!("\"{text}\"")).collect();
+            problems.note(self.path_of(name), Some(value), texts.join(" or "));
+        }
+        chosen.map_or(default, |(_, chosen)| *chosen)
     }
 
     /// A text that is not empty.
@@ -152,6 +176,14 @@ impl<'a> Section<'a> {
             problems.note(self.path_of(name), value, "a text that is not empty");
             String::new()
         })
+    }
+
+    /// A text that must be there and can only be this one.
+    pub(super) fn constant(&mut self, name: &'static str, text: &str, problems: &mut Problems) {
+        let value = self.take(name);
+        if value.and_then(Value::as_str) != Some(text) {
+            problems.note(self.path_of(name), value, format!("\"{text}\""));
+        }
     }
 
     /// A list of texts that are not empty.

@@ -1,5 +1,7 @@
 use super::*;
-use crate::routing::policy::Policy;
+use crate::routing::policy::{
+    AffinityHash, AffinitySeed, ChainOrigin, Denominator, Eviction, Policy, SharedPrefix, Strategy,
+};
 
 /// The smallest configuration that is accepted, with `more` fields.
 fn config_with(more: &str) -> String {
@@ -37,6 +39,7 @@ fn the_smallest_configuration_has_the_defaults() {
             subscribe: Subscribe::default(),
             tenant: TenantSource { from: TenantFrom::Nowhere, default: Some("default".to_owned()) },
             models: BTreeMap::from([("m".to_owned(), model)]),
+            adapters: BTreeMap::new(),
             requests: RequestRules {
                 paths: vec!["/v1/completions".to_owned()],
                 max_body_bytes: 1_000_000,
@@ -70,15 +73,25 @@ fn every_field_is_read() {
             "tenant": {"property": ["metadata", "jwt"], "default": null},
             "models": [
                 {"model_id": "m", "hash_scheme": "sglang", "block_size": 64, "key_bytes": 32},
-                {"model_id": "n"}
+                {"model_id": "n", "adapters": {"sql": "7"}}
             ],
             "paths": ["/generate", "/v1/completions"],
             "max_body_bytes": 2e6,
             "hold_chunked": true,
             "input_headers": ["x-inferencecache-model-id"],
             "policy": {"evictionTTL": "1h30m", "minimumPrefixTokens": 32, "affinityRouting": "Disabled"},
-            "policies": {"t": {"minimumMatchedTokens": 0, "routingFloorScore": "12.5"}},
-            "ranking": {"pressure_weight": 0.5, "slo_tight_ttft_ms": 300, "slo_tight_bias": 2},
+            "policies": {
+                "t": {"minimumMatchedTokens": 0, "routingFloorScore": "12.5"},
+                "v": {"eviction": "LFU", "evictionTTL": "90s", "minimumPrefixTokens": 1, "minimumMatchedTokens": 2,
+                      "routingFloorScore": "0", "lookupTimeoutMs": 5, "affinityRouting": "Disabled",
+                      "strategy": {"enableChainMatching": true, "requireChain": true, "enableTenantHot": false}}
+            },
+            "ranking": {"pressure_weight": 0.5, "slo_tight_ttft_ms": 300, "slo_tight_bias": 2,
+                        "tenant_hot_min_hit_rate": 0.25, "tenant_hot_max_age_ms": 0},
+            "affinity": {"hash": "rendezvous", "seed": "head", "skip_pressure_above": 0.75},
+            "distinguishing": {"denominator": "serving"},
+            "shared_prefix": "least_pressure",
+            "require_chain": "derived",
             "output": {"max_endpoints": 2, "response_headers": true},
             "stale_after_ms": 3000,
             "when_stale": "serve",
@@ -104,10 +117,38 @@ fn every_field_is_read() {
     let own = config.policies.for_tenant("t");
     assert_eq!((own.eviction_ttl_ms, own.minimum_prefix_tokens, own.minimum_matched_tokens), (1_800_000, 0, 0));
     assert_eq!((own.routing_floor_score, default.routing_floor_score), (12.5, 0.1));
+    assert_eq!((own.affinity_routing, default.affinity_routing), (true, false));
+    assert_eq!(
+        config.policies.for_tenant("v"),
+        &Policy {
+            eviction: Eviction::Lfu,
+            eviction_ttl_ms: 90_000,
+            minimum_prefix_tokens: 1,
+            minimum_matched_tokens: 2,
+            routing_floor_score: 0.0,
+            lookup_timeout_ms: 5,
+            strategy: Strategy { enable_chain_matching: true, require_chain: true, enable_tenant_hot: false },
+            affinity_routing: false,
+        }
+    );
     assert_eq!(
         config.ranking,
-        Ranking { pressure_weight: 0.5, slo_tight_ttft_ms: 300, slo_tight_bias: 2.0, ..Ranking::default() }
+        Ranking {
+            pressure_weight: 0.5,
+            slo_tight_ttft_ms: 300,
+            slo_tight_bias: 2.0,
+            tenant_hot_min_hit_rate: 0.25,
+            tenant_hot_max_age_ms: 0,
+            affinity_hash: AffinityHash::Rendezvous,
+            affinity_seed: AffinitySeed::Head,
+            affinity_skip_pressure_above: Some(0.75),
+            distinguishing_denominator: Denominator::Serving,
+            shared_prefix: SharedPrefix::LeastPressure,
+            require_chain: ChainOrigin::Derived,
+        }
     );
+    let (base, adapter_id) = config.adapter("sql").unwrap();
+    assert_eq!((base.model_id.as_str(), adapter_id), ("n", "7"));
     assert_eq!(config.output, Output { max_endpoints: 2, response_headers: true });
     assert_eq!(config.freshness, Freshness { stale_after_ms: 3000, when_stale: WhenStale::Serve });
     assert_eq!((config.limits.pages, config.limits.lease_ticks), (8, 20));
@@ -126,15 +167,15 @@ fn all_problems_are_reported_at_once() {
             "models[0].block_size is 0, allowed: a whole number from 1 to 65536",
             r#"models[1].model_id is "m", allowed: an id that is not listed yet"#,
             "models[2].model_id is absent, allowed: a text that is not empty",
-            r#"models[2].modelid is "n", allowed: no such field; known are block_size, key_bytes, hash_scheme, model_id"#,
+            r#"models[2].modelid is "n", allowed: no such field; known are block_size, key_bytes, hash_scheme, model_id, adapters"#,
             "models[3] is 7, allowed: an object",
             "models[3].model_id is absent, allowed: a text that is not empty",
             "max_body_bytes is 0, allowed: a whole number from 1 to 268435456",
             r#"hold_chunked is "yes", allowed: true or false"#,
             r#"when_stale is "panic", allowed: "no_hint" or "serve""#,
             "hub is 1, allowed: no such field; known are hub_cluster, subscribe, tenant, models, paths, \
-             max_body_bytes, hold_chunked, input_headers, policy, policies, ranking, output, stale_after_ms, when_stale, \
-             limits",
+             max_body_bytes, hold_chunked, input_headers, policy, policies, ranking, affinity, distinguishing, \
+             shared_prefix, require_chain, output, stale_after_ms, when_stale, limits",
         ]
     );
 }
@@ -168,6 +209,16 @@ fn a_cache_policy_is_held_to_its_own_rules() {
         (r#"{"routingFloorScore": "123456789"}"#, "policy.routingFloorScore"),
         (r#"{"routingFloorScore": "1e3"}"#, "policy.routingFloorScore"),
         (r#"{"minimum_prefix_tokens": 1}"#, "policy.minimum_prefix_tokens"),
+        (r#"{"eviction": "lru"}"#, "policy.eviction"),
+        (r#"{"eviction": 1}"#, "policy.eviction"),
+        (r#"{"lookupTimeoutMs": -1}"#, "policy.lookupTimeoutMs"),
+        (r#"{"lookupTimeoutMs": "5ms"}"#, "policy.lookupTimeoutMs"),
+        (r#"{"affinityRouting": true}"#, "policy.affinityRouting"),
+        (r#"{"strategy": []}"#, "policy.strategy"),
+        (r#"{"strategy": {"enableChainMatching": 1}}"#, "policy.strategy.enableChainMatching"),
+        (r#"{"strategy": {"enableTenantHot": "no"}}"#, "policy.strategy.enableTenantHot"),
+        (r#"{"strategy": {"enableChains": true}}"#, "policy.strategy.enableChains"),
+        (r#"{"strategy": {"enableChainMatching": false, "requireChain": true}}"#, "policy.strategy.requireChain"),
     ] {
         let error = error(&format!(r#","policy":{spec}"#));
         assert_eq!(error.split(' ').next(), Some(field), "{error}");
@@ -179,15 +230,96 @@ fn a_cache_policy_is_held_to_its_own_rules() {
 }
 
 #[test]
-fn policy_fields_without_effect_are_refused_and_say_so() {
+fn a_wrong_choice_names_what_may_be_chosen() {
     assert_eq!(
-        error(r#","policies":{"t":{"lookupTimeoutMs":5}}"#),
-        "policies.t.lookupTimeoutMs is 5, allowed: absent: this version does not support it"
+        error(r#","policies":{"t":{"affinityRouting":"On"}}"#),
+        r#"policies.t.affinityRouting is "On", allowed: "Enabled" or "Disabled""#
     );
-    for spec in [r#"{"eviction":"LRU"}"#, r#"{"strategy":{"requireChain":true}}"#, r#"{"affinityRouting":"Enabled"}"#] {
-        let error = error(&format!(r#","policy":{spec}"#));
-        assert!(error.contains("this version does not support"), "{error}");
+    assert_eq!(
+        error(r#","policy":{"strategy":{"enableChainMatching":false,"requireChain":true}}"#),
+        "policy.strategy.requireChain is true, allowed: false where enableChainMatching is false"
+    );
+}
+
+#[test]
+fn a_spec_is_read_alone_as_within_the_configuration() {
+    let spec = serde_json::json!({"eviction": "LFU", "strategy": {"enableTenantHot": false}});
+    let alone = policy_from_json(&spec, "").unwrap();
+    assert_eq!(&alone, accepted(&format!(r#","policies":{{"t":{spec}}}"#)).policies.for_tenant("t"));
+    let wrong = serde_json::json!({"strategy": {"requireChain": 1}, "ttl": "1m"});
+    let paths = |path: &str| policy_from_json(&wrong, path).unwrap_err().into_iter().map(|error| error.field);
+    assert_eq!(paths("").collect::<Vec<_>>(), ["strategy.requireChain", "ttl"]);
+    assert_eq!(paths("spec").collect::<Vec<_>>(), ["spec.strategy.requireChain", "spec.ttl"]);
+    assert_eq!(policy_from_json(&Value::from(3), "spec").unwrap_err()[0].to_string(), "spec is 3, allowed: an object");
+}
+
+#[test]
+fn the_settings_of_the_ranking_are_checked_and_default_to_the_contract() {
+    for (setting, error_begins) in [
+        (
+            r#""ranking":{"tenant_hot_min_hit_rate":1.5}"#,
+            "ranking.tenant_hot_min_hit_rate is 1.5, allowed: a number from 0 to 1",
+        ),
+        (r#""ranking":{"tenant_hot_max_age_ms":-1}"#, "ranking.tenant_hot_max_age_ms"),
+        (r#""ranking":{"hot":1}"#, "ranking.hot"),
+        (r#""affinity":{"hash":"ring"}"#, r#"affinity.hash is "ring", allowed: "modulo" or "rendezvous""#),
+        (r#""affinity":{"seed":"tail"}"#, r#"affinity.seed is "tail", allowed: "chain" or "head""#),
+        (
+            r#""affinity":{"skip_pressure_above":-0.1}"#,
+            "affinity.skip_pressure_above is -0.1, allowed: a number from 0 to 1",
+        ),
+        (r#""affinity":{"skip_pressure_above":"none"}"#, "affinity.skip_pressure_above"),
+        (r#""affinity":"rendezvous""#, "affinity is \"rendezvous\", allowed: an object"),
+        (
+            r#""distinguishing":{"denominator":"all"}"#,
+            r#"distinguishing.denominator is "all", allowed: "holders" or "serving""#,
+        ),
+        (r#""shared_prefix":"drop""#, r#"shared_prefix is "drop", allowed: "floor" or "least_pressure""#),
+        (r#""require_chain":true"#, r#"require_chain is true, allowed: "wire" or "derived""#),
+    ] {
+        let error = error(&format!(",{setting}"));
+        assert!(error.starts_with(error_begins), "{error}");
     }
+    let contract = r#","affinity":{"hash":"modulo","seed":"chain","skip_pressure_above":null},
+        "distinguishing":{"denominator":"holders"},"shared_prefix":"floor","require_chain":"wire","ranking":{}"#;
+    assert_eq!(accepted(contract).ranking, Ranking::default());
+    let settings = serde_json::json!({"affinity": {"hash": "rendezvous"}, "shared_prefix": "none", "routing": {}});
+    let errors = ranking_from_json(&settings, "routing").unwrap_err();
+    let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["routing.shared_prefix", "routing.routing"]);
+}
+
+#[test]
+fn a_served_adapter_names_one_base_model() {
+    let json = r#"{"hub_cluster":"hub","models":[
+        {"model_id":"m","adapters":["sql","chat"]},
+        {"model_id":"n","adapters":{"law":"lora-3","tax":"lora-3"}},
+        {"model_id":"o","adapters":[]}]}"#;
+    let config = FilterConfig::from_json(json.as_bytes()).unwrap();
+    let found = |name| config.adapter(name).map(|(model, adapter_id)| (model.model_id.as_str(), adapter_id));
+    assert_eq!(found("sql"), Some(("m", "sql")));
+    assert_eq!(found("law"), Some(("n", "lora-3")));
+    assert_eq!(found("tax"), Some(("n", "lora-3")));
+    assert_eq!((found("m"), found("lora-3"), found("")), (None, None, None));
+    let found = errors(
+        r#"{"hub_cluster":"hub","models":[
+            {"model_id":"m","adapters":["a","a","n","",3]},
+            {"model_id":"n","adapters":{"a":"x","b":"","c":1}},
+            {"model_id":"o","adapters":"a"}]}"#,
+    );
+    assert_eq!(
+        found,
+        [
+            r#"models[0].adapters[3] is "", allowed: a name and an id that are not empty"#,
+            "models[0].adapters[4] is 3, allowed: a name and an id that are not empty",
+            r#"models[1].adapters.b is "", allowed: a name and an id that are not empty"#,
+            "models[1].adapters.c is 1, allowed: a name and an id that are not empty",
+            r#"models[2].adapters is "a", allowed: a list of names, or an object from names to adapter ids"#,
+            r#"models[0].adapters[1] is "a", allowed: a name that is neither listed yet nor a model_id"#,
+            r#"models[0].adapters[2] is "n", allowed: a name that is neither listed yet nor a model_id"#,
+            r#"models[1].adapters.a is "a", allowed: a name that is neither listed yet nor a model_id"#,
+        ]
+    );
 }
 
 #[test]
@@ -245,14 +377,6 @@ fn a_long_value_is_shortened() {
     assert_eq!(error, format!("hold_chunked is \"{}…, allowed: true or false", "é".repeat(79)));
 }
 
-/// The two digests were made by a Python script of its own, with the xxhash package.
-#[test]
-fn the_domain_is_pinned() {
-    assert_eq!(accepted("").domain(), "c323984116a10098");
-    let other = accepted(r#","subscribe":{"models":["b","a"]},"policies":{"t":{"evictionTTL":"1m"}}"#);
-    assert_eq!(other.domain(), "86614f6686be8913");
-}
-
 #[test]
 fn the_domain_follows_what_decides_the_contents_and_nothing_else() {
     let domain = accepted("").domain();
@@ -261,7 +385,8 @@ fn the_domain_follows_what_decides_the_contents_and_nothing_else() {
         r#","ranking":{"pressure_weight":0}"#,
         r#","output":{"max_endpoints":1}"#,
         r#","stale_after_ms":500"#,
-        r#","policy":{"minimumMatchedTokens":0}"#,
+        r#","policy":{"minimumMatchedTokens":0,"eviction":"LRU","affinityRouting":"Disabled"}"#,
+        r#","affinity":{"hash":"rendezvous"}"#,
         r#","limits":{"tick_ms":10,"lease_ticks":30,"max_request_work_ms":1}"#,
     ] {
         assert_eq!(accepted(same).domain(), domain, "{same}");
@@ -273,6 +398,8 @@ fn the_domain_follows_what_decides_the_contents_and_nothing_else() {
         r#","policy":{"evictionTTL":"1m"}"#,
         r#","policies":{"t":{"evictionTTL":"1m"}}"#,
         r#","policies":{"u":{"evictionTTL":"1m"}}"#,
+        r#","policy":{"eviction":"LFU"}"#,
+        r#","policies":{"t":{"eviction":"LFU"}}"#,
         r#","limits":{"max_index_entries":999}"#,
         r#","limits":{"pages":255}"#,
         r#","limits":{"log_segments":256}"#,

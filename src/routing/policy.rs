@@ -188,4 +188,48 @@ impl Policies {
     pub fn for_tenant(&self, tenant_id: &str) -> &Policy {
         self.by_tenant.get(tenant_id).unwrap_or(&self.default)
     }
+
+    /// The policy of this tenant where a publisher may have one too: its own of the tenant, else ours of the tenant, else
+    /// its default, else ours. A tenant's policy is complete in itself, so nothing is mixed.
+    ///
+    /// `published` answers what the publisher has for a tenant itself, and for `None` what for those without one.
+    pub fn effective<'a>(
+        &'a self,
+        tenant_id: &str,
+        published: impl Fn(Option<&str>) -> Option<&'a Policy>,
+    ) -> &'a Policy {
+        published(Some(tenant_id))
+            .or_else(|| self.by_tenant.get(tenant_id))
+            .or_else(|| published(None))
+            .unwrap_or(&self.default)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn marked(minimum_prefix_tokens: u32) -> Policy {
+        Policy { minimum_prefix_tokens, ..Policy::default() }
+    }
+
+    #[test]
+    fn the_publishers_policy_of_a_tenant_goes_before_ours_and_both_before_the_defaults() {
+        let ours = Policies { default: marked(1), by_tenant: BTreeMap::from([("a".to_owned(), marked(2))]) };
+        let published = |tenants: &[(Option<&str>, u32)]| -> BTreeMap<Option<String>, Policy> {
+            tenants.iter().map(|(tenant_id, mark)| (tenant_id.map(str::to_owned), marked(*mark))).collect()
+        };
+        let nothing = published(&[]);
+        let default = published(&[(None, 5)]);
+        let own = published(&[(Some("a"), 3), (Some("b"), 4)]);
+        let all = published(&[(None, 5), (Some("a"), 3), (Some("b"), 4)]);
+        let effective = |tenant_id, published: &BTreeMap<Option<String>, Policy>| {
+            let lookup = |tenant_id: Option<&str>| published.get(&tenant_id.map(str::to_owned));
+            ours.effective(tenant_id, lookup).minimum_prefix_tokens
+        };
+        assert_eq!(["a", "b", "c"].map(|tenant_id| effective(tenant_id, &nothing)), [2, 1, 1]);
+        assert_eq!(["a", "b", "c"].map(|tenant_id| effective(tenant_id, &default)), [2, 5, 5]);
+        assert_eq!(["a", "b", "c"].map(|tenant_id| effective(tenant_id, &own)), [3, 4, 1]);
+        assert_eq!(["a", "b", "c"].map(|tenant_id| effective(tenant_id, &all)), [3, 4, 5]);
+    }
 }

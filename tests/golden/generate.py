@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the golden files from the formats' definitions, independently of the Rust code.
 
-    generate.py            verifies what the vectors are known to be, and writes fingerprints.json
-    generate.py --check    the same, but compares instead of writing; exit code 1 if the file differs
+    generate.py            verifies what the vectors are known to be, and writes fingerprints.json and domains.json
+    generate.py --check    the same, but compares instead of writing; exit code 1 if a file differs
 
 XXH3-64 is written out here from its specification (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md),
 with every length class, in plain Python.
@@ -287,15 +287,77 @@ def fingerprints():
     return f'{{\n  "note": {json.dumps(NOTE)},\n  "seed": {HASH_SEED},\n  "vectors": [\n{lines}\n  ]\n}}\n'
 
 
+# === Domains of indexes ===
+
+DURATION_UNITS_MS = {"h": 3_600_000, "m": 60_000, "s": 1_000}
+DEFAULT_TTL_MS = 30 * 60_000
+EVICTIONS = {"LRU": 0, "LFU": 1}
+
+
+def number(value):
+    return struct.pack("<Q", value)
+
+
+def text(value):
+    encoded = value.encode()
+    return number(len(encoded)) + encoded
+
+
+def texts(values):
+    listed = sorted({value.encode() for value in values})
+    return number(len(listed)) + b"".join(number(len(each)) + each for each in listed)
+
+
+def policy_bytes(spec):
+    ttl = spec.get("evictionTTL")
+    ttl_ms = DEFAULT_TTL_MS if ttl is None else int(ttl[:-1]) * DURATION_UNITS_MS[ttl[-1]]
+    return number(EVICTIONS[spec.get("eviction", "LRU")]) + number(ttl_ms)
+
+
+def domain(plugin):
+    """The digest of what decides an index's contents, from the plugin configuration."""
+    subscribe, limits, policies = (plugin.get(name, {}) for name in ("subscribe", "limits", "policies"))
+    data = text(plugin["hub_cluster"])
+    data += texts(subscribe.get("models", [])) + texts(subscribe.get("tenants", []))
+    data += number(limits.get("max_index_entries", 1_000_000)) + number(limits.get("pages", 256))
+    data += number(limits.get("log_segments", 512)) + number(limits.get("segment_bytes", 65_536))
+    data += policy_bytes(plugin.get("policy", {})) + number(len(policies))
+    for tenant_id in sorted(policies, key=str.encode):
+        data += text(tenant_id) + policy_bytes(policies[tenant_id])
+    return hexadecimal(xxh3_64(data, 0))
+
+
+PLUGIN = {"hub_cluster": "hub", "models": [{"model_id": "m"}]}
+
+PLUGINS = [
+    PLUGIN,
+    PLUGIN | {"subscribe": {"models": ["b", "a", "b"]}, "policies": {"t": {"evictionTTL": "1m"}}},
+    PLUGIN | {"hub_cluster": "warmroute_hub", "policy": {"eviction": "LFU", "evictionTTL": "2h"}},
+    PLUGIN | {"policies": {"b": {"eviction": "LFU"}, "a": {"evictionTTL": "90s", "affinityRouting": "Disabled"}}},
+    PLUGIN | {"limits": {"max_index_entries": 1000, "pages": 8, "log_segments": 16, "segment_bytes": 4096}},
+    PLUGIN | {"subscribe": {"tenants": ["é", "z"]}, "policies": {"z": {}, "é": {"eviction": "LFU"}}},
+]
+
+DOMAIN_NOTE = "Made by generate.py. A plugin configuration, and the domain of the index that it asks for."
+
+
+def domains():
+    """The file's text: one configuration a line."""
+    lines = ",\n".join(
+        "    " + json.dumps({"domain": domain(plugin), "plugin": plugin}, ensure_ascii=False) for plugin in PLUGINS
+    )
+    return f'{{\n  "note": {json.dumps(DOMAIN_NOTE)},\n  "domains": [\n{lines}\n  ]\n}}\n'
+
+
 def main(arguments):
     if arguments not in ([], ["--check"]):
         sys.exit(__doc__.strip())
-    file = HERE / "fingerprints.json"
-    text = fingerprints()
-    if not arguments:
-        file.write_text(text)
-    elif not file.exists() or file.read_text() != text:
-        sys.exit(f"generate.py: {file.name} differs from what the generator makes; run generate.py and review the change")
+    for name, made in [("fingerprints.json", fingerprints()), ("domains.json", domains())]:
+        file = HERE / name
+        if not arguments:
+            file.write_text(made)
+        elif not file.exists() or file.read_text() != made:
+            sys.exit(f"generate.py: {name} differs from what the generator makes; run generate.py and review the change")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ use crate::observation::{
 };
 use crate::wire;
 
-const BASE: &str = r#""hub_cluster": "hub", "models": [{"model_id": "m"}], "stale_after_ms": 2000"#;
+const BASE: &str = r#""hub_cluster": "hub", "models": [{"model_id": "m"}], "stale_after_ms": 2000,
+    "policy": {"affinityRouting": "Disabled"}"#;
 
 /// A request in a simulated proxy.
 #[derive(Default)]

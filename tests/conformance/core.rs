@@ -14,15 +14,15 @@ use warmroute::request::{
     ChainBlock, LookupRequest, PromptInput, PromptSource, TokenizeError, Tokenizer as Tokenize, WireChain,
 };
 use warmroute::routing::lookup::{Answer, Lookup as CoreLookup, lookup_route};
-use warmroute::routing::policy::{Eviction, Policies, Policy, Ranking, Strategy};
+use warmroute::routing::policy::{Policy, Ranking, Strategy};
 use warmroute::routing::reason::ReasonCode;
 
-use crate::cases::Server;
-use crate::cases::format::{self, Config, Ranker, Tenant, Tokenizer, TokenizerKind};
+use crate::cases::format::{self, Config, Tenant, Tokenizer, TokenizerKind};
 use crate::cases::messages::{
     Bytes, CacheState, Counts, Entry, Event, EventKind, Lookup, ReplicaScore, ReplicaState, Request, Response, Stats,
     TokenIds, Update,
 };
+use crate::cases::{Server, settings};
 
 /// When the clock starts: Unix time in ms.
 const START_MS: u64 = 1_700_000_000_000;
@@ -61,16 +61,15 @@ impl Core {
     pub fn new(config: &Config) -> Core {
         let limits = PublisherLimits {
             max_entries: config.max_entries.unwrap_or(PublisherLimits::default().max_entries),
-            quotas: quotas(&config.tenants),
+            quotas: settings::quotas(&config.tenants),
             ..PublisherLimits::default()
         };
-        let block_size = config.block_size.and_then(|tokens| BlockSize::try_new(tokens).ok());
         let mut core = Core {
             publisher: Publisher::new(limits),
-            ranking: ranking(&config.ranker),
-            block_size: block_size.unwrap_or(BlockSize::DEFAULT),
+            ranking: settings::ranking(&config.ranker),
+            block_size: settings::block_size(config),
             tokenizer: config.tokenizer.clone(),
-            ttl_ms: config.ttl_ms.unwrap_or(Policy::default().eviction_ttl_ms),
+            ttl_ms: settings::ttl_ms(config),
             lookup_delay_ms: config.lookup_delay_ms,
             now_ms: START_MS,
         };
@@ -217,11 +216,9 @@ impl Server for Core {
     }
 
     fn set_policies(&mut self, policies: &[format::Policy], tenants: Option<&[Tenant]>) {
-        let default = Policy { eviction_ttl_ms: self.ttl_ms, ..Policy::default() };
-        let own = policies.iter().map(|policy| (policy.namespace.clone(), resolved(policy, self.ttl_ms)));
-        self.publisher.set_policies(Policies { default, by_tenant: own.collect() });
+        self.publisher.set_policies(settings::policies(policies, self.ttl_ms));
         if let Some(tenants) = tenants {
-            self.publisher.set_quotas(quotas(tenants));
+            self.publisher.set_quotas(settings::quotas(tenants));
         }
     }
 
@@ -358,50 +355,5 @@ fn scope_of(entry: &Entry) -> Scope {
         model_id: entry.model_id.clone(),
         hash_scheme: entry.hash_scheme.clone(),
         adapter_id: entry.adapter_id.clone(),
-    }
-}
-
-fn quotas(tenants: &[Tenant]) -> BTreeMap<String, u64> {
-    let limited = tenants.iter().filter_map(|tenant| Some((tenant.tenant_id.clone(), tenant.max_index_entries?)));
-    limited.map(|(tenant_id, max)| (tenant_id, u64::try_from(max).unwrap_or(0))).collect()
-}
-
-fn resolved(policy: &format::Policy, ttl_ms: u64) -> Policy {
-    let strategy = policy.strategy.unwrap_or_default();
-    let count = |number: i64| u32::try_from(number.max(0)).unwrap_or(u32::MAX);
-    Policy {
-        eviction: match policy.eviction.as_deref() {
-            Some(name) if name.eq_ignore_ascii_case("lfu") => Eviction::Lfu,
-            _ => Eviction::Lru,
-        },
-        eviction_ttl_ms: u64::try_from(policy.eviction_ttl_ms).ok().filter(|ms| *ms > 0).unwrap_or(ttl_ms),
-        minimum_prefix_tokens: count(policy.minimum_prefix_tokens),
-        minimum_matched_tokens: count(policy.minimum_matched_tokens),
-        routing_floor_score: policy.routing_floor_score.map_or(0.1, |floor| (floor as f32).max(0.0)),
-        lookup_timeout_ms: count(policy.lookup_timeout_ms),
-        strategy: Strategy {
-            enable_chain_matching: strategy.enable_chain_matching.unwrap_or(true),
-            require_chain: strategy.require_chain.unwrap_or(false),
-            enable_tenant_hot: strategy.enable_tenant_hot.unwrap_or(true),
-        },
-        affinity_routing: policy.affinity_routing.unwrap_or(true),
-    }
-}
-
-fn ranking(ranker: &Ranker) -> Ranking {
-    let default = Ranking::default();
-    Ranking {
-        pressure_weight: ranker.pressure_weight.map_or(default.pressure_weight, |weight| weight as f32),
-        slo_tight_ttft_ms: ranker
-            .slo_tight_ttft_ms
-            .map_or(default.slo_tight_ttft_ms, |ms| u32::try_from(ms.max(0)).unwrap_or(u32::MAX)),
-        slo_tight_bias: ranker.slo_tight_bias.map_or(default.slo_tight_bias, |bias| bias as f32),
-        tenant_hot_min_hit_rate: ranker
-            .tenant_hot_min_hit_rate
-            .map_or(default.tenant_hot_min_hit_rate, |rate| rate as f32),
-        tenant_hot_max_age_ms: ranker
-            .tenant_hot_max_age_ms
-            .map_or(default.tenant_hot_max_age_ms, |ms| u64::try_from(ms).unwrap_or(0)),
-        ..default
     }
 }

@@ -16,6 +16,7 @@ pub struct Report {
     mismatched: usize,
     vectors: usize,
     unseen: usize,
+    left_out: usize,
     /// Anything but a case that differs: a file that cannot be read, a check that does not check.
     problems: usize,
 }
@@ -55,6 +56,11 @@ impl Report {
         }
     }
 
+    /// Counts a case that was not replayed, since it cannot be.
+    pub fn left_out(&mut self) {
+        self.left_out += 1;
+    }
+
     /// Counts a case that has not the shape of one as different: it cannot be known to agree.
     pub fn unreadable(&mut self, id: &str, error: String) {
         self.cases += 1;
@@ -78,10 +84,11 @@ impl Report {
         say(&format!("PROBLEM {problem}"));
     }
 
-    /// Says the count.
-    pub fn finish(&self) -> ExitCode {
-        say(&format!("vectors: {}, steps whose outcome is not shown: {}", self.vectors, self.unseen));
-        say(&format!("conformance: {} cases, {} lookups, {} mismatched", self.cases, self.lookups, self.mismatched));
+    /// Says the count, after the name of what was replayed.
+    pub fn finish(&self, name: &str) -> ExitCode {
+        let Report { cases, lookups, mismatched, vectors, unseen, left_out, .. } = self;
+        say(&format!("{vectors} vectors, {left_out} cases left out, {unseen} steps whose outcome is not shown"));
+        say(&format!("{name}: {cases} cases, {lookups} lookups, {mismatched} mismatched"));
         if self.mismatched == 0 && self.problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }

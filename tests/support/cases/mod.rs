@@ -13,9 +13,10 @@ pub mod format;
 pub mod messages;
 pub mod on_purpose;
 pub mod replay;
+pub mod settings;
 pub mod vectors;
 
-use format::{Case, Policy, Step, Tenant, TokenizerKind};
+use format::{Case, Policy, Step, Tenant};
 use messages::{CacheState, Counts, Entry, Event, Lookup, Response, Update};
 
 /// What a case is replayed against. A new one is made for every case, from its set-up.
@@ -65,13 +66,11 @@ pub fn needs_clock(case: &Case) -> bool {
     config.lookup_delay_ms > 0 || slow_tokenizer || case.steps.iter().any(waits)
 }
 
-/// Whether a case reaches past the contract's calls into the server, or needs a tokenizer that does as it says.
+/// Whether a case reaches past the contract's calls into the server.
 pub fn needs_core(case: &Case) -> bool {
-    let reaches_in = |step: &Step| match step {
+    case.steps.iter().any(|step| match step {
         Step::Ingest(update) => update.bypass,
         Step::SetAccessCount { .. } => true,
         _ => false,
-    };
-    let tokenizer = case.config.tokenizer.as_ref().map(|tokenizer| tokenizer.kind);
-    matches!(tokenizer, Some(TokenizerKind::Fixed | TokenizerKind::Error)) || case.steps.iter().any(reaches_in)
+    })
 }

@@ -22,6 +22,16 @@ pub struct Outcome {
     pub mismatches: Vec<Mismatch>,
 }
 
+// === impl Outcome ===
+
+impl Outcome {
+    /// A case that could not be replayed, and so is not known to agree.
+    pub fn failed(error: String) -> Outcome {
+        let difference = Difference { field: "replay".into(), expected: "no error".into(), got: error };
+        Outcome { mismatches: vec![Mismatch { step: 0, difference }], ..Outcome::default() }
+    }
+}
+
 /// Replays `case` against `server`, which was made from the case's set-up.
 pub fn replay(case: &Case, server: &mut dyn Server) -> Outcome {
     let mut outcome = Outcome::default();

@@ -335,6 +335,9 @@ fn members_and_scopes_are_bounded() {
     assert_eq!(reasons(&publisher.report(&third, NOW_MS)), [("too_many_members", 3)]);
     let adapters = ["one", "two"].map(|id| PrefixEntry { adapter_id: id.into(), ..entry("a", 16) });
     assert_eq!(reasons(&publisher.report(&update("r", adapters.to_vec()), NOW_MS)), [("too_many_scopes", 1)]);
+    assert!(publisher.scope(&in_adapter("two")).is_some(), "followed replicas have room of their own");
+    assert!(publisher.scope(&in_adapter("three")).is_some());
+    assert!(publisher.scope(&in_adapter("four")).is_none());
     publisher.event(&event(EventKind::AllCleared, "s", ""), NOW_MS);
     publisher.sweep(NOW_MS);
     assert_eq!(publisher.report(&third, NOW_MS).total(), 0, "one that is gone makes room");
@@ -351,6 +354,30 @@ fn a_reported_replica_has_the_address_that_was_set_before() {
     let mut full = Publisher::new(PublisherLimits { max_members: 1, ..PublisherLimits::default() });
     let set = ["r", "r", "s"].map(|replica_id| full.set_address(Member::new("t", "m", replica_id), "10.0.0.1:80"));
     assert_eq!(set, [true, true, false]);
+    full.sweep(NOW_MS);
+    assert!(full.set_address(Member::new("t", "m", "s"), "10.0.0.1:80"), "an address of nobody makes room");
+}
+
+#[test]
+fn a_replica_that_is_reached_elsewhere_begins_anew() {
+    let mut publisher = publisher();
+    let member = || Member::new("t", "m", "r");
+    let held = |publisher: &Publisher| publisher.index().pairs();
+    publisher.report(&update("r", vec![entry("a", 16)]), NOW_MS);
+    publisher.set_address(member(), "10.0.0.1:80");
+    assert_eq!(held(&publisher), 1, "an address that was not known says nothing of the process");
+    publisher.event(&event(EventKind::AllCleared, "r", ""), NOW_MS);
+    publisher.sweep(NOW_MS);
+    publisher.set_address(member(), "10.0.0.1:80");
+    publisher.report(&update("r", vec![entry("a", 16)]), NOW_MS);
+    publisher.set_address(member(), "10.0.0.1:80");
+    assert_eq!(held(&publisher), 1);
+    publisher.set_address(member(), "10.0.0.2:80");
+    publisher.report(&update("r", vec![entry("b", 16)]), NOW_MS);
+    let addresses = publisher.index().members_of("t", "m").map(|(_, replica)| &*replica.address);
+    assert_eq!(addresses.collect::<Vec<_>>(), ["10.0.0.2:80"]);
+    publisher.sweep(NOW_MS);
+    assert_eq!(publisher.counts().total, 1, "of the earlier process nothing is left");
 }
 
 #[test]

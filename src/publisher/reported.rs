@@ -2,7 +2,7 @@
 
 use super::Publisher;
 use crate::index::dictionary::Replica;
-use crate::observation::{Observation, ReplicaSlot};
+use crate::observation::{Member, Observation, ReplicaSlot};
 
 // === impl Publisher ===
 
@@ -13,6 +13,12 @@ impl Publisher {
         let mut replicas: Vec<_> = all.filter(|(slot, _)| self.entries.reported.contains(slot)).collect();
         replicas.sort_unstable_by_key(|(slot, _)| *slot);
         replicas
+    }
+
+    /// Where a reported member was said to be reached; empty if that is not known.
+    pub fn reported_address(&self, member: &Member) -> Option<&str> {
+        let replica = self.members.get(member)?.replica.slot;
+        self.index.dictionary().replica(replica).map(|replica| &*replica.address)
     }
 
     /// Observations that rebuild what producers reported, scopes apart. The blocks of one report in one shard come

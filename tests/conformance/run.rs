@@ -14,16 +14,12 @@ pub type Replay<'a> = &'a dyn Fn(&Case) -> Option<Outcome>;
 
 /// Replays all there is.
 pub fn all(replay: Replay, report: &mut Report) {
-    match files::paths() {
-        Ok(paths) => {
-            for path in &paths {
-                match files::read(path) {
-                    Ok(file) => replay_file(&path.display().to_string(), &file, replay, report),
-                    Err(error) => report.problem(error),
-                }
-            }
+    for path in files::paths() {
+        let read = path.and_then(|path| Ok((path.display().to_string(), files::read(&path)?)));
+        match read {
+            Ok((name, file)) => replay_file(&name, &file, replay, report),
+            Err(error) => report.problem(error),
         }
-        Err(error) => report.problem(error),
     }
     if report.cases() < OWN_CASES {
         report.problem(format!("only {} cases were replayed, there must be {OWN_CASES} at least", report.cases()));

@@ -19,6 +19,7 @@ mod follow;
 pub mod message;
 mod policies;
 mod report;
+mod reported;
 mod sweep;
 mod track;
 

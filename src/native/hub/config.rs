@@ -2,6 +2,8 @@
 //!
 //! Every default is named here. A configuration is refused as a whole, with one line for each thing that is wrong.
 
+mod reports;
+
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,6 +17,8 @@ use super::yaml;
 use crate::config::ranking_from_json;
 use crate::fingerprint::BlockSize;
 use crate::routing::policy::Ranking;
+
+pub use reports::{ModelBlocks, ReportsConfig, filled};
 
 /// Defaults of the optional fields.
 pub mod defaults {
@@ -76,6 +80,10 @@ pub struct HubConfig {
     pub acknowledge_timeout: Duration,
     /// How engines' events are followed.
     pub events: EventsConfig,
+    /// What other producers may report.
+    pub reports: ReportsConfig,
+    /// Block sizes of prompts that come over LookupRoute.
+    pub models: Vec<ModelBlocks>,
     /// Where CachePolicies are read from, if anywhere.
     pub policies: Option<PoliciesConfig>,
     /// `routing`: the settings for lookups that the hub answers itself, named as in the plugin's configuration.
@@ -145,6 +153,7 @@ pub struct InvalidConfig {
 struct RawConfig {
     #[serde(default)]
     listen: RawListen,
+    #[serde(default)]
     replicas: Vec<RawReplica>,
     scrape_interval_ms: Option<u64>,
     pressure_ceiling: Option<u64>,
@@ -153,6 +162,9 @@ struct RawConfig {
     acknowledge_timeout_ms: Option<u64>,
     #[serde(default)]
     events: RawEvents,
+    reports: Option<reports::RawReports>,
+    #[serde(default)]
+    models: Vec<reports::RawModelBlocks>,
     policies: Option<RawPolicies>,
     routing: Option<serde_norway::Value>,
 }
@@ -241,7 +253,10 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
     let events = events(&raw.events, problems);
     let policies = raw.policies.map(|raw| policies(raw, problems));
     let routing = raw.routing.map(|raw| routing(raw, problems)).unwrap_or_default();
-    let replicas = replicas(raw.replicas, problems);
+    let least = usize::from(raw.reports.is_none());
+    let replicas = replicas(raw.replicas, least, problems);
+    let reports = reports::reports(raw.reports.unwrap_or_default(), problems);
+    let models = reports::models(raw.models, problems);
     Some(HubConfig {
         grpc: grpc?,
         http: http?,
@@ -252,6 +267,8 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         resume_buffer_bytes: usize::try_from(resume_buffer_bytes).unwrap_or(usize::MAX),
         acknowledge_timeout,
         events,
+        reports,
+        models,
         policies,
         routing,
     })
@@ -297,9 +314,11 @@ fn events(raw: &RawEvents, problems: &mut Problems) -> EventsConfig {
     events
 }
 
-fn replicas(raw: Vec<RawReplica>, problems: &mut Problems) -> Vec<ReplicaConfig> {
-    if raw.is_empty() || raw.len() > MAX_REPLICAS {
-        problems.add("replicas", format!("{} entries", raw.len()), &format!("1 to {MAX_REPLICAS}"));
+/// A hub that names what others may report can do with no replica of its own.
+fn replicas(raw: Vec<RawReplica>, least: usize, problems: &mut Problems) -> Vec<ReplicaConfig> {
+    if raw.len() < least || raw.len() > MAX_REPLICAS {
+        let allowed = format!("1 to {MAX_REPLICAS}, or none with a `reports` section");
+        problems.add("replicas", format!("{} entries", raw.len()), &allowed);
     }
     let mut ids = HashSet::new();
     let mut replicas = Vec::with_capacity(raw.len());
@@ -437,6 +456,7 @@ mod tests {
         assert_eq!(problems.len(), 1);
         assert!(problems[0].contains("heartbeats"), "{problems:?}");
         assert!(HubConfig::from_yaml("replicas: []").is_err());
+        assert!(HubConfig::from_yaml("reports: {}").is_ok());
         assert!(HubConfig::from_yaml("").is_err());
     }
 }

@@ -355,6 +355,8 @@ fn a_reported_replica_has_the_address_that_was_set_before() {
     let mut full = Publisher::new(PublisherLimits { max_members: 1, ..PublisherLimits::default() });
     let set = ["r", "r", "s"].map(|replica_id| full.set_address(&Member::new("t", "m", replica_id), "10.0.0.1:80"));
     assert_eq!(set, [true, true, false]);
+    full.sweep(NOW_MS);
+    assert!(full.set_address(&Member::new("t", "m", "s"), "10.0.0.1:80"), "an address of nobody makes room");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! native (hub, engines) ─► wire ─► core
-//! filter ─► flow ─► wire, config ─► core = observation, fingerprint, request, index, routing
+//! filter ─► flow ─► wire, config ─► core = observation, fingerprint, request, index, routing, publisher
 //! ```
 //!
 //! The core takes time and configuration as arguments and knows no host, clock, I/O or randomness. The `filter`
@@ -18,6 +18,7 @@ pub mod config;
 pub mod fingerprint;
 pub mod index;
 pub mod observation;
+pub mod publisher;
 pub mod request;
 pub mod routing;
 pub mod wire;

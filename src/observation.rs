@@ -8,6 +8,11 @@
 use crate::fingerprint::PrefixHash;
 use crate::routing::policy::Policy;
 
+/// The tenant that the contract keeps for its own probes; a lookup for it is never answered.
+pub const RESERVED_TENANT: &str = "inferencecache.io/probe";
+/// The longest explicit block key.
+pub const MAX_KEY_BYTES: usize = 256;
+
 /// The key of a block: opaque bytes, equal or not.
 ///
 /// A fingerprint and an explicit 8-byte key with the same bytes are the same key.

@@ -27,8 +27,7 @@ pub const METHOD: &str = "Observe";
 pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 /// The most bytes of messages the hub sends ahead of the subscriber's acknowledgement.
 pub const MAX_UNACKNOWLEDGED_BYTES: usize = 256 * 1024;
-/// The longest explicit block key.
-pub const MAX_KEY_BYTES: usize = 256;
+pub use crate::observation::MAX_KEY_BYTES;
 
 /// Why a message was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,7 @@ use super::defaults;
 use super::section::{Problems, Section};
 use crate::request::names;
 
-/// The tenant that the contract keeps for its own probes; a lookup for it is never answered.
-pub const RESERVED_TENANT: &str = "inferencecache.io/probe";
+pub use crate::observation::RESERVED_TENANT;
 
 /// Where a request's tenant comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 //! A number is never reused, so a block whose replica is not in here belongs to a generation that has ended, and
 //! counts for nothing.
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 
@@ -26,9 +26,9 @@ pub struct Replica {
     /// The replica's id, and the tenant and model it serves under this number.
     pub member: Member,
     /// The replica's id.
-    pub replica_id: Rc<str>,
+    pub replica_id: Arc<str>,
     /// `ip:port` as Envoy knows it.
-    pub address: Rc<str>,
+    pub address: Arc<str>,
     /// Whether it counts.
     pub standing: Standing,
     /// Its load, if it reported any.
@@ -40,10 +40,13 @@ pub struct Replica {
 #[derive(Clone, Debug, Default)]
 pub struct Dictionary {
     scopes: HashMap<ScopeSlot, KnownScope>,
-    by_scope: HashMap<Scope, ScopeSlot>,
-    /// Scopes that differ in their adapter only, by tenant, model and hash scheme.
-    siblings: HashMap<(String, String, String), Vec<ScopeSlot>>,
+    by_scope: HashMap<Arc<Scope>, ScopeSlot>,
+    /// The models that an adapter was seen with, by tenant and adapter.
+    adapters: HashMap<String, HashMap<String, BTreeSet<String>>>,
     replicas: HashMap<ReplicaSlot, Replica>,
+    generations: HashMap<Member, BTreeSet<ReplicaSlot>>,
+    /// The generations that count, by tenant and model.
+    members: HashMap<String, HashMap<String, BTreeSet<ReplicaSlot>>>,
     /// The publisher's policies, by tenant.
     policies: BTreeMap<Option<String>, Policy>,
     /// What the hub's numbers stand for.
@@ -51,9 +54,18 @@ pub struct Dictionary {
     published_replicas: HashMap<ReplicaSlot, ReplicaSlot>,
 }
 
+/// What begins and ends to count with an observation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Generations that count from now on.
+    pub begun: Option<ReplicaSlot>,
+    /// Generations that counted and no longer do.
+    pub ended: Vec<ReplicaSlot>,
+}
+
 #[derive(Clone, Debug)]
 struct KnownScope {
-    scope: Scope,
+    scope: Arc<Scope>,
     published: Option<ScopeSlot>,
 }
 
@@ -61,24 +73,12 @@ struct KnownScope {
 
 impl Dictionary {
     /// Takes in what `observation` says of scopes and replicas; anything else is left alone.
-    pub fn apply(&mut self, observation: &Observation) {
+    pub fn apply(&mut self, observation: &Observation) -> Turn {
         match observation {
             Observation::Scope { slot, scope } => self.add_scope(*slot, scope),
-            Observation::ReplicaUp { replica, member, address } => {
-                self.replicas.insert(
-                    *replica,
-                    Replica {
-                        replica_id: member.replica_id.as_str().into(),
-                        member: member.clone(),
-                        address: address.as_str().into(),
-                        standing: Standing::Arriving,
-                        stats: None,
-                        published: None,
-                    },
-                );
-            }
-            Observation::ReplicaComplete { replica } => self.complete(*replica),
-            Observation::ReplicaGone { replica } => self.gone(*replica),
+            Observation::ReplicaUp { replica, member, address } => return self.up(*replica, member, address),
+            Observation::ReplicaComplete { replica } => return self.complete(*replica),
+            Observation::ReplicaGone { replica } => return self.gone(*replica),
             Observation::Stats { replica, stats } => {
                 if let Some(replica) = self.replicas.get_mut(replica) {
                     replica.stats = Some(*stats);
@@ -111,6 +111,7 @@ impl Dictionary {
             }
             Observation::Stored { .. } | Observation::Removed { .. } | Observation::Cleared { .. } => {}
         }
+        Turn::default()
     }
 
     /// The number of a scope.
@@ -120,17 +121,39 @@ impl Dictionary {
 
     /// The scope behind a number.
     pub fn scope(&self, slot: ScopeSlot) -> Option<&Scope> {
-        self.scopes.get(&slot).map(|known| &known.scope)
+        self.scope_name(slot).map(|scope| &**scope)
     }
 
-    /// The scopes with this scope's tenant, model and hash scheme, whatever their adapter.
-    pub fn siblings(&self, scope: &Scope) -> &[ScopeSlot] {
-        self.siblings.get(&without_adapter(scope)).map_or(&[], Vec::as_slice)
+    /// The scope behind a number, to be kept.
+    pub fn scope_name(&self, slot: ScopeSlot) -> Option<&Arc<Scope>> {
+        self.scopes.get(&slot).map(|known| &known.scope)
     }
 
     /// Every scope.
     pub fn scopes(&self) -> impl Iterator<Item = (ScopeSlot, &Scope)> {
-        self.scopes.iter().map(|(slot, known)| (*slot, &known.scope))
+        self.scopes.iter().map(|(slot, known)| (*slot, &*known.scope))
+    }
+
+    /// How many scopes there are.
+    pub fn scope_count(&self) -> usize {
+        self.scopes.len()
+    }
+
+    /// The base models that have a scope of this adapter for this tenant.
+    pub fn models_of_adapter(&self, tenant_id: &str, adapter_id: &str) -> impl Iterator<Item = &str> {
+        let models = self.adapters.get(tenant_id).and_then(|adapters| adapters.get(adapter_id));
+        models.into_iter().flatten().map(String::as_str)
+    }
+
+    /// The generations of a member that have not ended, oldest first.
+    pub fn generations(&self, member: &Member) -> impl Iterator<Item = ReplicaSlot> {
+        self.generations.get(member).into_iter().flatten().copied()
+    }
+
+    /// The generations that count for a tenant and model, oldest first.
+    pub fn members(&self, tenant_id: &str, model_id: &str) -> impl Iterator<Item = (ReplicaSlot, &Replica)> {
+        let members = self.members.get(tenant_id).and_then(|models| models.get(model_id));
+        members.into_iter().flatten().filter_map(|slot| Some((*slot, self.replica(*slot)?)))
     }
 
     /// The generation behind a number, while it lasts.
@@ -174,7 +197,7 @@ impl Dictionary {
         let mut scopes: Vec<_> = self.scopes.iter().collect();
         scopes.sort_unstable_by_key(|(slot, _)| **slot);
         for (slot, known) in scopes {
-            out.push(Observation::Scope { slot: *slot, scope: known.scope.clone() });
+            out.push(Observation::Scope { slot: *slot, scope: Scope::clone(&known.scope) });
             out.extend(known.published.map(|published| Observation::PublishedScope { slot: *slot, published }));
         }
         let mut replicas: Vec<_> = self.replicas.iter().collect();
@@ -192,27 +215,82 @@ impl Dictionary {
     }
 
     fn add_scope(&mut self, slot: ScopeSlot, scope: &Scope) {
-        self.by_scope.insert(scope.clone(), slot);
-        let known = self.scopes.insert(slot, KnownScope { scope: scope.clone(), published: None });
-        if known.is_none() {
-            self.siblings.entry(without_adapter(scope)).or_default().push(slot);
+        let name = Arc::new(scope.clone());
+        self.by_scope.insert(Arc::clone(&name), slot);
+        let known = self.scopes.insert(slot, KnownScope { scope: Arc::clone(&name), published: None });
+        if let Some(known) = known
+            && known.scope != name
+            && self.by_scope.get(&known.scope) == Some(&slot)
+        {
+            self.by_scope.remove(&known.scope);
+        }
+        if !scope.adapter_id.is_empty() {
+            let adapters = self.adapters.entry_ref(&scope.tenant_id).or_default();
+            adapters.entry_ref(&scope.adapter_id).or_default().insert(scope.model_id.clone());
         }
     }
 
+    fn up(&mut self, slot: ReplicaSlot, member: &Member, address: &str) -> Turn {
+        let ended = self.end(slot).into_iter().collect();
+        self.generations.entry_ref(member).or_default().insert(slot);
+        let replica = Replica {
+            replica_id: member.replica_id.as_str().into(),
+            member: member.clone(),
+            address: address.into(),
+            standing: Standing::Arriving,
+            stats: None,
+            published: None,
+        };
+        self.replicas.insert(slot, replica);
+        Turn { begun: None, ended }
+    }
+
     /// A complete generation ends the others of the same replica, but for those that are still arriving: they are newer.
-    fn complete(&mut self, slot: ReplicaSlot) {
-        let Some(replica) = self.replicas.get_mut(&slot) else { return };
-        replica.standing = Standing::Complete;
+    fn complete(&mut self, slot: ReplicaSlot) -> Turn {
+        let Some(replica) = self.replicas.get_mut(&slot) else { return Turn::default() };
+        let before = std::mem::replace(&mut replica.standing, Standing::Complete);
         let member = replica.member.clone();
-        self.replicas.retain(|other, replica| {
-            *other == slot || replica.member != member || (*other > slot && replica.standing == Standing::Arriving)
-        });
+        let begun = (before == Standing::Arriving).then_some(slot);
+        if begun.is_some() {
+            let models = self.members.entry_ref(&member.tenant_id).or_default();
+            models.entry_ref(&member.model_id).or_default().insert(slot);
+        }
+        let is_newer = |other| other > slot && self.complete_replica(other).is_none();
+        let others: Vec<_> = self.generations(&member).filter(|other| *other != slot && !is_newer(*other)).collect();
+        Turn { begun, ended: others.into_iter().filter_map(|other| self.end(other)).collect() }
     }
 
     /// An older generation that waited for this one to be complete has nothing left to wait for.
-    fn gone(&mut self, slot: ReplicaSlot) {
-        let Some(gone) = self.replicas.remove(&slot) else { return };
-        self.replicas.retain(|other, replica| replica.member != gone.member || *other > slot);
+    fn gone(&mut self, slot: ReplicaSlot) -> Turn {
+        let Some(gone) = self.replicas.get(&slot) else { return Turn::default() };
+        let older: Vec<_> = self.generations(&gone.member).filter(|other| *other <= slot).collect();
+        Turn { begun: None, ended: older.into_iter().filter_map(|other| self.end(other)).collect() }
+    }
+
+    /// Ends a generation; its number if it counted.
+    fn end(&mut self, slot: ReplicaSlot) -> Option<ReplicaSlot> {
+        let Replica { member, standing, .. } = self.replicas.remove(&slot)?;
+        if let Some(generations) = self.generations.get_mut(&member) {
+            generations.remove(&slot);
+            if generations.is_empty() {
+                self.generations.remove(&member);
+            }
+        }
+        if standing == Standing::Arriving {
+            return None;
+        }
+        if let Some(models) = self.members.get_mut(&member.tenant_id) {
+            if let Some(members) = models.get_mut(&member.model_id) {
+                members.remove(&slot);
+                if members.is_empty() {
+                    models.remove(&member.model_id);
+                }
+            }
+            if models.is_empty() {
+                self.members.remove(&member.tenant_id);
+            }
+        }
+        Some(slot)
     }
 }
 
@@ -239,10 +317,6 @@ fn forget_number<Number: PartialEq>(published: &mut Option<Number>, number: Numb
     }
 }
 
-fn without_adapter(scope: &Scope) -> (String, String, String) {
-    (scope.tenant_id.clone(), scope.model_id.clone(), scope.hash_scheme.clone())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,7 +332,9 @@ mod tests {
 
     fn known(observations: &[Observation]) -> Vec<(u32, Standing)> {
         let mut dictionary = Dictionary::default();
-        observations.iter().for_each(|observation| dictionary.apply(observation));
+        for observation in observations {
+            dictionary.apply(observation);
+        }
         let mut known: Vec<_> = dictionary.replicas().map(|(slot, replica)| (slot.0, replica.standing)).collect();
         known.sort_unstable_by_key(|(slot, _)| *slot);
         known
@@ -306,7 +382,9 @@ mod tests {
             up(2),
         ];
         let mut dictionary = Dictionary::default();
-        facts.iter().for_each(|fact| dictionary.apply(fact));
+        for fact in &facts {
+            dictionary.apply(fact);
+        }
         assert_eq!(dictionary.to_observations(), facts);
         assert_eq!(dictionary.scope_slot(&scope), Some(ScopeSlot(4)));
         assert_eq!(dictionary.published_replicas().collect::<Vec<_>>(), [(ReplicaSlot(9), ReplicaSlot(1))]);

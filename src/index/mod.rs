@@ -6,16 +6,18 @@
 //! applying a record that a shard already covers changes nothing there.
 
 pub mod dictionary;
+mod live;
 pub mod log;
 pub mod run;
 pub mod shard;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot, StoredBlock};
-use dictionary::{Dictionary, Replica, Standing};
-use shard::{Holder, Shard};
+use dictionary::{Dictionary, Replica};
+use live::Live;
+use shard::{Change, Holder, Shard};
 
 /// Who holds what, as of a log sequence.
 #[derive(Clone, Debug)]
@@ -25,10 +27,14 @@ pub struct Index {
     dictionary_as_of: u64,
     shards: Vec<Shard>,
     /// Blocks of each generation in each scope, expired and ended ones until the sweep.
-    holdings: HashMap<ScopeSlot, HashMap<ReplicaSlot, u64>>,
-    /// The same in all scopes together.
-    held: HashMap<ReplicaSlot, u64>,
+    holdings: HashMap<ReplicaSlot, HashMap<ScopeSlot, u64>>,
+    /// Distinct blocks in each scope, expired and ended ones until the sweep.
+    keys: HashMap<ScopeSlot, u64>,
     pairs: u64,
+    /// What of the holdings counts: ended generations do not, at once.
+    live: Live,
+    /// Scopes of blocks that came before the scope's name; in a replay they can.
+    unnamed: HashSet<ScopeSlot>,
     sweep_next: usize,
 }
 
@@ -42,8 +48,10 @@ impl Index {
             dictionary_as_of: 0,
             shards: vec![Shard::default(); shards.max(1) as usize],
             holdings: HashMap::new(),
-            held: HashMap::new(),
+            keys: HashMap::new(),
             pairs: 0,
+            live: Live::default(),
+            unnamed: HashSet::new(),
             sweep_next: 0,
         }
     }
@@ -53,7 +61,12 @@ impl Index {
         match observation {
             Observation::Stored { replica, scope, tier, last_seen_ms, blocks } => {
                 for StoredBlock { key, token_count } in blocks {
-                    self.store(sequence, scope, key, Holder { replica, tier, token_count, last_seen_ms });
+                    self.store(
+                        sequence,
+                        scope,
+                        key,
+                        Holder { replica, tier, access_count: 0, token_count, last_seen_ms },
+                    );
                 }
             }
             Observation::Removed { replica, scope, keys } => {
@@ -64,7 +77,7 @@ impl Index {
             Observation::Cleared { replica } => self.clear(sequence, replica),
             other => {
                 if sequence > self.dictionary_as_of {
-                    self.dictionary.apply(&other);
+                    self.announce(&other);
                 }
             }
         }
@@ -73,7 +86,11 @@ impl Index {
     /// Loads the dictionary from a page that is true of `as_of`.
     pub fn load_dictionary(&mut self, as_of: u64, observations: &[Observation]) {
         self.dictionary = Dictionary::default();
-        observations.iter().for_each(|observation| self.dictionary.apply(observation));
+        self.live = Live::default();
+        self.unnamed.clear();
+        for observation in observations {
+            self.announce(observation);
+        }
         self.dictionary_as_of = as_of;
     }
 
@@ -122,52 +139,125 @@ impl Index {
 
     /// Blocks that a generation holds, expired ones until the sweep.
     pub fn pairs_of(&self, replica: ReplicaSlot) -> u64 {
-        self.held.get(&replica).copied().unwrap_or(0)
+        self.holdings.get(&replica).map_or(0, |scopes| scopes.values().sum())
     }
 
-    /// Whether nothing is held at all; expired blocks count until the sweep.
+    /// Distinct blocks that are held in a scope; expired and ended ones count until the sweep.
+    pub fn keys_of(&self, scope: ScopeSlot) -> u64 {
+        self.keys.get(&scope).copied().unwrap_or(0)
+    }
+
+    /// The scopes that a generation holds something in, in order.
+    pub fn scopes_of(&self, replica: ReplicaSlot) -> Vec<ScopeSlot> {
+        let mut scopes: Vec<ScopeSlot> =
+            self.holdings.get(&replica).into_iter().flat_map(HashMap::keys).copied().collect();
+        scopes.sort_unstable();
+        scopes
+    }
+
+    /// The blocks that a generation holds. Walks the whole index.
+    pub fn blocks_of(&self, replica: ReplicaSlot) -> Vec<(ScopeSlot, BlockKey)> {
+        if !self.holdings.contains_key(&replica) {
+            return Vec::new();
+        }
+        let pairs = self.shards.iter().flat_map(|shard| shard.pairs(|_, holder| holder.replica == replica));
+        pairs.map(|(scope, key, _)| (scope, key.clone())).collect()
+    }
+
+    /// Whether nothing that counts is held at all; expired blocks count until the sweep.
     pub fn is_empty(&self) -> bool {
-        self.pairs == 0
+        self.live.is_empty()
     }
 
     /// Whether anything is held for this tenant.
     pub fn knows_tenant(&self, tenant_id: &str) -> bool {
-        self.held_scopes().any(|scope| scope.tenant_id == tenant_id)
+        self.live.knows_tenant(tenant_id)
     }
 
     /// Whether anything is held of this model for this tenant.
     pub fn knows_model(&self, tenant_id: &str, model_id: &str) -> bool {
-        self.held_scopes().any(|scope| scope.tenant_id == tenant_id && scope.model_id == model_id)
+        self.live.knows_model(tenant_id, model_id)
+    }
+
+    /// The tenants for which anything is held, in no order.
+    pub fn known_tenants(&self) -> impl Iterator<Item = &str> {
+        self.live.tenants()
+    }
+
+    /// The tenant's models of which anything is held, in no order.
+    pub fn known_models(&self, tenant_id: &str) -> impl Iterator<Item = &str> {
+        self.live.models(tenant_id)
+    }
+
+    /// The hash schemes under which anything is held of a model, in no order.
+    pub fn known_schemes(&self, tenant_id: &str, model_id: &str) -> impl Iterator<Item = &str> {
+        self.live.schemes(tenant_id, model_id)
     }
 
     /// Replicas that hold at least one block under this scope's tenant, model and hash scheme, whatever the adapter;
-    /// expired blocks count until the sweep.
+    /// expired blocks count until the sweep. Oldest generation first.
     pub fn serving(&self, scope: &Scope) -> impl Iterator<Item = (ReplicaSlot, &Replica)> {
-        let mut serving: Vec<ReplicaSlot> = self
-            .dictionary
-            .siblings(scope)
-            .iter()
-            .filter_map(|sibling| self.holdings.get(sibling))
-            .flat_map(|holdings| holdings.keys().copied())
-            .collect();
-        serving.sort_unstable();
-        serving.dedup();
-        serving.into_iter().filter_map(|slot| Some((slot, self.dictionary.complete_replica(slot)?)))
+        self.live.replicas(scope).filter_map(|slot| Some((slot, self.dictionary.complete_replica(slot)?)))
     }
 
-    /// Replicas that are up for this scope's tenant and model, whether or not they hold anything.
+    /// Replicas that are up for this scope's tenant and model, whether or not they hold anything. Oldest generation first.
     pub fn members(&self, scope: &Scope) -> impl Iterator<Item = (ReplicaSlot, &Replica)> {
-        let counts = |replica: &Replica| {
-            replica.standing == Standing::Complete
-                && replica.member.tenant_id == scope.tenant_id
-                && replica.member.model_id == scope.model_id
-        };
-        self.dictionary.replicas().filter(move |(_, replica)| counts(replica))
+        self.members_of(&scope.tenant_id, &scope.model_id)
     }
 
-    fn held_scopes(&self) -> impl Iterator<Item = &Scope> {
-        let held = self.holdings.iter().filter(|(_, replicas)| !replicas.is_empty());
-        held.filter_map(|(slot, _)| self.dictionary.scope(*slot))
+    /// Replicas that are up for a tenant and a model, whether or not they hold anything. Oldest generation first.
+    pub fn members_of(&self, tenant_id: &str, model_id: &str) -> impl Iterator<Item = (ReplicaSlot, &Replica)> {
+        self.dictionary.members(tenant_id, model_id)
+    }
+
+    /// A block's holders, sorted by replica; ended generations until the sweep.
+    pub fn holders(&self, scope: ScopeSlot, key: &BlockKey) -> &[Holder] {
+        self.shards.get(self.shard_of(scope, key)).map_or(&[], |shard| shard.holders(scope, key))
+    }
+
+    /// What a generation holds of a block; one that has ended until the sweep.
+    pub fn holder(&self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> Option<&Holder> {
+        self.shards.get(self.shard_of(scope, key))?.holder(scope, key, replica)
+    }
+
+    /// Sets the access count of a block at a generation from what it is.
+    pub fn count_hits(
+        &mut self,
+        scope: ScopeSlot,
+        key: &BlockKey,
+        replica: ReplicaSlot,
+        count: impl FnOnce(u32) -> u32,
+    ) {
+        let at = self.shard_of(scope, key);
+        if let Some(holder) = self.shards.get_mut(at).and_then(|shard| shard.holder_mut(scope, key, replica)) {
+            holder.access_count = count(holder.access_count);
+        }
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The pairs in the shard that is [swept next](Index::sweep_next) that `expired` says are too old for their scope;
+    /// without those of generations that have ended.
+    pub fn expired_next(&self, expired: impl Fn(&Scope, u64) -> bool) -> Vec<(ScopeSlot, BlockKey, ReplicaSlot)> {
+        let wanted = |slot, holder: &Holder| {
+            self.dictionary.replica(holder.replica).is_some()
+                && self.dictionary.scope(slot).is_some_and(|scope| expired(scope, holder.last_seen_ms))
+        };
+        let shard = self.shards.get(self.sweep_next % self.shards.len().max(1));
+        let pairs = shard.into_iter().flat_map(|shard| shard.pairs(wanted));
+        let mut expired: Vec<_> = pairs.map(|(scope, key, holder)| (scope, key.clone(), holder.replica)).collect();
+        expired.sort_unstable_by(|(scope, key, replica), (next_scope, next_key, next_replica)| {
+            (replica, scope, key).cmp(&(next_replica, next_scope, next_key))
+        });
+        expired
+    }
+
+    /// Whether the last sweep was that of the last shard.
+    pub fn is_swept(&self) -> bool {
+        self.sweep_next >= self.shards.len()
     }
 
     /// Sweeps the next shard: drops what has ended, and blocks that `expired` says are too old for their scope.
@@ -184,10 +274,10 @@ impl Index {
                 dictionary.replica(holder.replica).is_some()
                     && dictionary.scope(slot).is_some_and(|scope| !expired(scope, holder.last_seen_ms))
             },
-            |slot, replica| dropped.push((slot, replica)),
+            |slot, replica, change| dropped.push((slot, replica, change)),
         );
-        for (slot, replica) in dropped {
-            self.forget(slot, replica);
+        for (slot, replica, change) in dropped {
+            self.forget(slot, replica, change);
         }
     }
 
@@ -200,10 +290,6 @@ impl Index {
         (hash >> 32) as usize % self.shards.len().max(1)
     }
 
-    fn holders(&self, scope: ScopeSlot, key: &BlockKey) -> &[Holder] {
-        self.shards.get(self.shard_of(scope, key)).map_or(&[], |shard| shard.holders(scope, key))
-    }
-
     fn shard_at(&mut self, sequence: u64, scope: ScopeSlot, key: &BlockKey) -> Option<&mut Shard> {
         let at = self.shard_of(scope, key);
         self.shards.get_mut(at).filter(|shard| sequence > shard.as_of)
@@ -211,46 +297,113 @@ impl Index {
 
     fn store(&mut self, sequence: u64, scope: ScopeSlot, key: BlockKey, holder: Holder) {
         let Some(shard) = self.shard_at(sequence, scope, &key) else { return };
-        if shard.store(scope, key, holder) {
-            self.pairs += 1;
-            *self.holdings.entry(scope).or_default().entry(holder.replica).or_default() += 1;
-            *self.held.entry(holder.replica).or_default() += 1;
+        let change = shard.store(scope, key, holder);
+        if change == Change::None {
+            return;
+        }
+        self.pairs += 1;
+        if change == Change::Block {
+            *self.keys.entry(scope).or_default() += 1;
+        }
+        let held = self.holdings.entry(holder.replica).or_default().entry(scope).or_default();
+        *held += 1;
+        if *held == 1 && self.dictionary.complete_replica(holder.replica).is_some() {
+            self.count(scope, holder.replica);
         }
     }
 
     fn remove(&mut self, sequence: u64, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) {
-        if self.shard_at(sequence, scope, key).is_some_and(|shard| shard.remove(scope, key, replica)) {
-            self.forget(scope, replica);
-        }
+        let change = self.shard_at(sequence, scope, key).map(|shard| shard.remove(scope, key, replica));
+        self.forget(scope, replica, change.unwrap_or(Change::None));
     }
 
     fn clear(&mut self, sequence: u64, replica: ReplicaSlot) {
         let mut dropped = Vec::new();
         for shard in self.shards.iter_mut().filter(|shard| sequence > shard.as_of) {
-            shard.retain(|_, holder| holder.replica != replica, |scope, _| dropped.push(scope));
+            shard.retain(|_, holder| holder.replica != replica, |scope, _, change| dropped.push((scope, change)));
         }
-        for scope in dropped {
-            self.forget(scope, replica);
+        for (scope, change) in dropped {
+            self.forget(scope, replica, change);
         }
     }
 
-    /// Takes one pair out of the counts.
-    fn forget(&mut self, scope: ScopeSlot, replica: ReplicaSlot) {
-        self.pairs = self.pairs.saturating_sub(1);
-        if let Some(holdings) = self.holdings.get_mut(&scope) {
-            take_one(holdings, replica);
+    /// Takes a pair that is gone out of the counts.
+    fn forget(&mut self, scope: ScopeSlot, replica: ReplicaSlot, change: Change) {
+        if change == Change::None {
+            return;
         }
-        take_one(&mut self.held, replica);
+        self.pairs = self.pairs.saturating_sub(1);
+        if change == Change::Block {
+            take_one(&mut self.keys, scope);
+        }
+        let Some(scopes) = self.holdings.get_mut(&replica) else { return };
+        if take_one(scopes, scope) && self.dictionary.complete_replica(replica).is_some() {
+            self.discount(scope, replica);
+        }
+        if self.holdings.get(&replica).is_some_and(HashMap::is_empty) {
+            self.holdings.remove(&replica);
+        }
+    }
+
+    /// Takes in what is said of scopes and replicas, and what begins and ends to count by it.
+    fn announce(&mut self, observation: &Observation) {
+        if let Observation::Scope { slot, scope } = observation {
+            return self.name(*slot, scope);
+        }
+        let turn = self.dictionary.apply(observation);
+        for replica in turn.ended {
+            self.scopes_of(replica).into_iter().for_each(|scope| self.discount(scope, replica));
+        }
+        if let Some(replica) = turn.begun {
+            self.scopes_of(replica).into_iter().for_each(|scope| self.count(scope, replica));
+        }
+    }
+
+    /// `slot` stands for `scope` from now on. What is held there counts under that name only.
+    fn name(&mut self, slot: ScopeSlot, scope: &Scope) {
+        let before = self.dictionary.scope(slot).is_some_and(|known| known != scope);
+        let holding: Vec<ReplicaSlot> = if before || self.unnamed.contains(&slot) {
+            let complete = |replica: &ReplicaSlot| self.dictionary.complete_replica(*replica).is_some();
+            let holding = self.holdings.iter().filter(|(_, scopes)| scopes.contains_key(&slot));
+            holding.map(|(replica, _)| *replica).filter(complete).collect()
+        } else {
+            Vec::new()
+        };
+        if before {
+            holding.iter().for_each(|replica| self.discount(slot, *replica));
+        }
+        self.unnamed.remove(&slot);
+        self.dictionary.apply(&Observation::Scope { slot, scope: scope.clone() });
+        holding.iter().for_each(|replica| self.count(slot, *replica));
+    }
+
+    /// A generation that counts holds something in `scope`.
+    fn count(&mut self, scope: ScopeSlot, replica: ReplicaSlot) {
+        match self.dictionary.scope(scope) {
+            Some(scope) => self.live.add(scope, replica),
+            None => {
+                self.unnamed.insert(scope);
+            }
+        }
+    }
+
+    /// A generation holds nothing in `scope` any more, or no longer counts.
+    fn discount(&mut self, scope: ScopeSlot, replica: ReplicaSlot) {
+        if let Some(scope) = self.dictionary.scope(scope) {
+            self.live.remove(scope, replica);
+        }
     }
 }
 
-fn take_one(counts: &mut HashMap<ReplicaSlot, u64>, replica: ReplicaSlot) {
-    if let Some(count) = counts.get_mut(&replica) {
-        *count = count.saturating_sub(1);
-        if *count == 0 {
-            counts.remove(&replica);
-        }
+/// True if that was the last one.
+fn take_one<Key: Eq + std::hash::Hash>(counts: &mut HashMap<Key, u64>, key: Key) -> bool {
+    let Some(count) = counts.get_mut(&key) else { return false };
+    *count = count.saturating_sub(1);
+    let is_last = *count == 0;
+    if is_last {
+        counts.remove(&key);
     }
+    is_last
 }
 
 #[cfg(test)]

@@ -14,10 +14,23 @@ pub struct Holder {
     pub replica: ReplicaSlot,
     /// Where it has the block.
     pub tier: Tier,
+    /// How often a delivered answer counted on it; of no meaning unless someone counts.
+    pub access_count: u32,
     /// Tokens from the start of the prompt to the end of the block.
     pub token_count: u32,
     /// When it last reported the block, Unix time in ms.
     pub last_seen_ms: u64,
+}
+
+/// What a report changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nobody holds more or less.
+    None,
+    /// A block has one holder more or less, and had or keeps others.
+    Holder,
+    /// A block has its first holder, or lost its last.
+    Block,
 }
 
 /// The blocks of one page.
@@ -47,60 +60,82 @@ impl Shard {
         self.blocks.get(&BlockRef(scope, key)).map_or(&[], Vec::as_slice)
     }
 
-    /// Records that `holder` has the block. True if it did not before.
-    pub fn store(&mut self, scope: ScopeSlot, key: BlockKey, holder: Holder) -> bool {
+    /// A holder of the block.
+    pub fn holder(&self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> Option<&Holder> {
+        let holders = self.holders(scope, key);
+        holders.binary_search_by_key(&replica, |held| held.replica).ok().and_then(|at| holders.get(at))
+    }
+
+    /// The same, to change it.
+    pub fn holder_mut(&mut self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> Option<&mut Holder> {
+        let holders = self.blocks.get_mut(&BlockRef(scope, key))?;
+        holders.binary_search_by_key(&replica, |held| held.replica).ok().and_then(|at| holders.get_mut(at))
+    }
+
+    /// Records that `holder` has the block. What was counted of it is kept.
+    pub fn store(&mut self, scope: ScopeSlot, key: BlockKey, holder: Holder) -> Change {
         let holders = self.blocks.entry((scope, key)).or_default();
         match holders.binary_search_by_key(&holder.replica, |held| held.replica) {
             Ok(at) => {
                 if let Some(held) = holders.get_mut(at) {
-                    *held = holder;
+                    *held = Holder { access_count: held.access_count, ..holder };
                 }
-                false
+                Change::None
             }
             Err(at) => {
                 holders.insert(at, holder);
-                true
+                if holders.len() == 1 { Change::Block } else { Change::Holder }
             }
         }
     }
 
-    /// Records that `replica` no longer has the block. True if it did before.
-    pub fn remove(&mut self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> bool {
-        let Some(holders) = self.blocks.get_mut(&BlockRef(scope, key)) else { return false };
-        let Ok(at) = holders.binary_search_by_key(&replica, |held| held.replica) else { return false };
+    /// Records that `replica` no longer has the block.
+    pub fn remove(&mut self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> Change {
+        let Some(holders) = self.blocks.get_mut(&BlockRef(scope, key)) else { return Change::None };
+        let Ok(at) = holders.binary_search_by_key(&replica, |held| held.replica) else { return Change::None };
         holders.remove(at);
-        if holders.is_empty() {
-            self.blocks.remove(&BlockRef(scope, key));
+        if !holders.is_empty() {
+            return Change::Holder;
         }
-        true
+        self.blocks.remove(&BlockRef(scope, key));
+        Change::Block
     }
 
-    /// Drops the holders that `keep` refuses, and reports each.
+    /// The (block, replica) pairs that `wanted` accepts.
+    pub fn pairs(
+        &self,
+        wanted: impl Fn(ScopeSlot, &Holder) -> bool,
+    ) -> impl Iterator<Item = (ScopeSlot, &BlockKey, &Holder)> {
+        let pairs = self
+            .blocks
+            .iter()
+            .flat_map(|((scope, key), holders)| holders.iter().map(move |holder| (*scope, key, holder)));
+        pairs.filter(move |(scope, _, holder)| wanted(*scope, holder))
+    }
+
+    /// Drops the holders that `keep` refuses, and reports each; a block's last holder as a change of the block.
     pub fn retain(
         &mut self,
         mut keep: impl FnMut(ScopeSlot, &Holder) -> bool,
-        mut dropped: impl FnMut(ScopeSlot, ReplicaSlot),
+        mut dropped: impl FnMut(ScopeSlot, ReplicaSlot, Change),
     ) {
         self.blocks.retain(|(scope, _), holders| {
+            let mut left = holders.len();
             holders.retain(|holder| {
                 let kept = keep(*scope, holder);
                 if !kept {
-                    dropped(*scope, holder.replica);
+                    left -= 1;
+                    dropped(*scope, holder.replica, if left == 0 { Change::Block } else { Change::Holder });
                 }
                 kept
             });
-            !holders.is_empty()
+            left > 0
         });
     }
 
     /// Observations that rebuild the holders that `keep` accepts, blocks of one report together.
     pub fn to_observations(&self, keep: impl Fn(&Holder) -> bool) -> Vec<Observation> {
-        let mut pairs: Vec<(ScopeSlot, &BlockKey, &Holder)> = self
-            .blocks
-            .iter()
-            .flat_map(|((scope, key), holders)| holders.iter().map(move |holder| (*scope, key, holder)))
-            .filter(|(_, _, holder)| keep(holder))
-            .collect();
+        let mut pairs: Vec<(ScopeSlot, &BlockKey, &Holder)> = self.pairs(|_, holder| keep(holder)).collect();
         pairs.sort_unstable_by_key(|(scope, key, holder)| (report(*scope, key, holder), holder.token_count, *key));
         pairs
             .chunk_by(|(scope, key, holder), (next_scope, next_key, next_holder)| {

@@ -6,7 +6,7 @@
 //! big-endian. By the contract it is taken modulo the number of replicas that hold something in the scope, sorted by id;
 //! by [`AffinityHash::Rendezvous`] the replica wins whose id has the greatest XXH3-64 with that hash as its seed.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -32,8 +32,8 @@ pub fn pick(question: &Question) -> Option<RankedReplica> {
     let (slot, replica) = candidates.get(place(question.ranking.affinity_hash, hash, ids)?)?;
     Some(RankedReplica {
         replica: *slot,
-        replica_id: Rc::clone(&replica.replica_id),
-        address: Rc::clone(&replica.address),
+        replica_id: Arc::clone(&replica.replica_id),
+        address: Arc::clone(&replica.address),
         score: 0.0,
         matched_tokens: 0,
         matched_blocks: 0,

@@ -9,7 +9,7 @@
 //! 4. `AFFINITY_HINT`: whatever else went wrong, equal prompts may as well meet on one replica;
 //! 5. `NO_HINT`.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::policy::{Policy, Ranking};
 use super::reason::{Detail, ReasonCode};
@@ -35,9 +35,9 @@ pub struct RankedReplica {
     /// Its generation.
     pub replica: ReplicaSlot,
     /// The replica's id.
-    pub replica_id: Rc<str>,
+    pub replica_id: Arc<str>,
     /// `ip:port` as Envoy knows it; empty if it is not known.
-    pub address: Rc<str>,
+    pub address: Arc<str>,
     /// The product of the factors; 0 for an affinity hint.
     pub score: f32,
     /// Tokens of the leading run it holds; 0 without a match.

@@ -8,7 +8,7 @@ use super::decision::{Decision, Question, decide};
 use super::policy::{Policy, Ranking};
 use super::reason::{Detail, ReasonCode};
 use crate::index::Index;
-use crate::request::{LookupRequest, RequestChain, Tokenizer};
+use crate::request::{LookupRequest, RequestChain, Resolved, Tokenizer};
 
 /// What a lookup is made with.
 #[derive(Clone, Copy)]
@@ -40,23 +40,42 @@ pub struct Answer {
 
 /// Answers `request`.
 pub fn lookup_route(lookup: &Lookup, request: &LookupRequest) -> Answer {
-    let Lookup { index, policy, ranking, tokenizer, now_ms, is_late } = *lookup;
+    let Lookup { policy, ranking, tokenizer, is_late, .. } = *lookup;
+    match resolve_prompt(request, policy, ranking, tokenizer, is_late) {
+        Ok(prompt) => answer_resolved(lookup, request, prompt),
+        Err(answer) => answer,
+    }
+}
+
+/// The first part of [`lookup_route`], which asks no index: the keys to look up.
+///
+/// # Errors
+/// The answer, where there are no keys to look up.
+pub fn resolve_prompt(
+    request: &LookupRequest,
+    policy: &Policy,
+    ranking: &Ranking,
+    tokenizer: &dyn Tokenizer,
+    is_late: &dyn Fn() -> bool,
+) -> Result<Resolved, Answer> {
     if is_late() {
-        return Answer::refused(ReasonCode::Timeout);
+        return Err(Answer::refused(ReasonCode::Timeout));
     }
     if policy.strategy.require_chain && !request.prompt.has_required_chain(ranking.require_chain) {
-        return Answer::refused(ReasonCode::PolicyRequiresChain);
+        return Err(Answer::refused(ReasonCode::PolicyRequiresChain));
     }
     let model_id = &request.scope.model_id;
     let resolved = request.prompt.resolve(policy.strategy, request.block_size, model_id, tokenizer);
     if is_late() {
         let tokenized = resolved.map_or_else(|unresolved| unresolved.tokenized, |resolved| resolved.tokenized);
-        return Answer { tokenized, ..Answer::refused(ReasonCode::Timeout) };
+        return Err(Answer { tokenized, ..Answer::refused(ReasonCode::Timeout) });
     }
-    let mut prompt = match resolved {
-        Ok(resolved) => resolved,
-        Err(unresolved) => return Answer::no_hint(unresolved.detail, unresolved.tokenized),
-    };
+    resolved.map_err(|unresolved| Answer::no_hint(unresolved.detail, unresolved.tokenized))
+}
+
+/// The second part of [`lookup_route`]: what `prompt`, resolved from `request`, is answered.
+pub fn answer_resolved(lookup: &Lookup, request: &LookupRequest, mut prompt: Resolved) -> Answer {
+    let Lookup { index, policy, ranking, now_ms, is_late, .. } = *lookup;
     let tokenized = prompt.tokenized.take();
     let question = Question {
         index,
@@ -82,7 +101,8 @@ pub fn lookup_route(lookup: &Lookup, request: &LookupRequest) -> Answer {
 // === impl Answer ===
 
 impl Answer {
-    fn refused(reason: ReasonCode) -> Answer {
+    /// No hint, for a reason that has a code of its own.
+    pub fn refused(reason: ReasonCode) -> Answer {
         Answer { decision: Decision::refused(reason), chain: None, tokenized: None }
     }
 

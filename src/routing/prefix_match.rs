@@ -3,7 +3,7 @@
 //! The score of a run is matched tokens x freshness x pressure x SLO bias x distinguishing power. A replica with fewer
 //! than `minimumMatchedTokens` is dropped after the scores are known; a best score below `routingFloorScore` drops all.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::decision::{Question, RankedReplica};
 use super::policy::{Denominator, SharedPrefix};
@@ -85,8 +85,8 @@ fn scored(question: &Question, run: &LeadingRun, replica: &Replica, power: f32) 
         * power;
     RankedReplica {
         replica: run.replica,
-        replica_id: Rc::clone(&replica.replica_id),
-        address: Rc::clone(&replica.address),
+        replica_id: Arc::clone(&replica.replica_id),
+        address: Arc::clone(&replica.address),
         score,
         matched_tokens: u32::try_from(run.matched_tokens.min(i32::MAX.into())).unwrap_or(0),
         matched_blocks: run.blocks,

@@ -4,7 +4,7 @@
 //! if its statistics are younger than `tenant_hot_max_age_ms`, its hit rate is at least `tenant_hot_min_hit_rate`, and it
 //! holds something in the scope. The score is hit rate x recency x pressure x SLO bias; no floor applies.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::decision::{Question, RankedReplica};
 use super::prefix_match::sort;
@@ -37,8 +37,8 @@ fn warm(question: &Question, slot: ReplicaSlot, replica: &Replica) -> Option<Ran
         * slo_bias(ranking, question.slo_ttft_ms, recency);
     Some(RankedReplica {
         replica: slot,
-        replica_id: Rc::clone(&replica.replica_id),
-        address: Rc::clone(&replica.address),
+        replica_id: Arc::clone(&replica.replica_id),
+        address: Arc::clone(&replica.address),
         score,
         matched_tokens: 0,
         matched_blocks: 0,

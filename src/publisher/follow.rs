@@ -1,0 +1,105 @@
+//! Replicas that the publisher follows itself: whoever does gets numbers here and says what it sees with them.
+
+use super::Publisher;
+use super::entries::{Rank, ReplicaName, ScopeName};
+use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, Scope, ScopeSlot};
+
+// === impl Publisher ===
+
+impl Publisher {
+    /// The number of a scope; none if there are as many as there may be.
+    pub fn scope(&mut self, scope: &Scope) -> Option<ScopeSlot> {
+        if let Some(slot) = self.index.dictionary().scope_slot(scope) {
+            return Some(slot);
+        }
+        if self.index.dictionary().scope_count() >= self.limits.max_scopes {
+            return None;
+        }
+        self.last_scope = self.last_scope.checked_add(1)?;
+        let slot = ScopeSlot(self.last_scope);
+        self.commit(Observation::Scope { slot, scope: scope.clone() });
+        Some(slot)
+    }
+
+    /// A new generation of a replica that is followed from now on: what producers reported of it is gone, and what they
+    /// report is left out until it is gone itself. None if the numbers have run out.
+    pub fn replica_up(&mut self, member: Member, address: &str) -> Option<ReplicaSlot> {
+        self.forget(&member);
+        self.announce(member, address)
+    }
+
+    /// What is seen at a followed replica, under the numbers given here. False if it was not taken in: the number is
+    /// not that of a followed replica or of a scope, or the observation is one that only a publisher makes.
+    pub fn publish(&mut self, observation: Observation) -> bool {
+        let (replica, scope) = match &observation {
+            Observation::Stored { replica, scope, .. } | Observation::Removed { replica, scope, .. } => {
+                (*replica, Some(*scope))
+            }
+            Observation::Cleared { replica }
+            | Observation::Stats { replica, .. }
+            | Observation::ReplicaComplete { replica }
+            | Observation::ReplicaGone { replica } => (*replica, None),
+            _ => return false,
+        };
+        let dictionary = self.index.dictionary();
+        let is_followed = dictionary.replica(replica).is_some() && !self.entries.reported.contains(&replica);
+        let is_known = scope.is_none_or(|scope| dictionary.scope(scope).is_some());
+        if is_followed && is_known {
+            self.commit(observation);
+        }
+        is_followed && is_known
+    }
+
+    /// Whether the publisher follows this replica itself.
+    pub(super) fn is_followed(&self, member: &Member) -> bool {
+        let mut generations = self.index.dictionary().generations(member);
+        generations.any(|slot| !self.entries.reported.contains(&slot))
+    }
+
+    /// Announces a new generation.
+    pub(super) fn announce(&mut self, member: Member, address: &str) -> Option<ReplicaSlot> {
+        self.last_replica = self.last_replica.checked_add(1)?;
+        let replica = ReplicaSlot(self.last_replica);
+        self.commit(Observation::ReplicaUp { replica, member, address: address.to_owned() });
+        Some(replica)
+    }
+
+    /// A reported replica is gone with all that was reported of it; nothing changes if it is not reported.
+    pub(super) fn forget(&mut self, member: &Member) {
+        let Some(reported) = self.members.remove(member) else { return };
+        let replica = reported.replica.slot;
+        self.clearing(&reported.replica, Observation::ReplicaGone { replica });
+        self.entries.reported.remove(&replica);
+    }
+
+    /// Makes a change after which `replica` holds nothing.
+    pub(super) fn clearing(&mut self, replica: &ReplicaName, change: Observation) {
+        let held = self.index.blocks_of(replica.slot);
+        let named = held.into_iter().filter_map(|(scope, key)| Some((self.scope_name(scope)?, key)));
+        let ranked: Vec<(ScopeName, BlockKey, Rank)> = named
+            .map(|(scope, key)| {
+                let rank = self.rank(replica, &scope, &key);
+                (scope, key, rank)
+            })
+            .collect();
+        self.commit(change);
+        for (scope, key, before) in ranked {
+            let now = self.rank(replica, &scope, &key);
+            self.entries.reorder(&scope, &key, replica, before, now);
+        }
+    }
+
+    /// Makes a change to one block at a reported replica.
+    pub(super) fn changing(
+        &mut self,
+        replica: &ReplicaName,
+        scope: &ScopeName,
+        key: &BlockKey,
+        change: impl FnOnce(&mut Publisher),
+    ) {
+        let before = self.rank(replica, scope, key);
+        change(self);
+        let now = self.rank(replica, scope, key);
+        self.entries.reorder(scope, key, replica, before, now);
+    }
+}

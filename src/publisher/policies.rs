@@ -1,0 +1,76 @@
+//! Policies, quotas and addresses: what operators say.
+
+use std::collections::BTreeMap;
+
+use super::Publisher;
+use super::entries::Prefix;
+use crate::observation::{Member, Observation};
+use crate::routing::policy::{Eviction, Policies, Policy};
+
+// === impl Publisher ===
+
+impl Publisher {
+    /// Replaces the policies; what differs from before becomes a change. A default that is the contract's own is not
+    /// published: whoever has another one keeps it.
+    pub fn set_policies(&mut self, policies: Policies) {
+        let default = Some((None, &policies.default)).filter(|(_, policy)| **policy != Policy::default());
+        let own = policies.by_tenant.iter().map(|(tenant_id, policy)| (Some(tenant_id.as_str()), policy));
+        let wanted: BTreeMap<Option<&str>, &Policy> = default.into_iter().chain(own).collect();
+        let published = self.index.dictionary();
+        let gone: Vec<Observation> = published
+            .policies()
+            .filter(|(tenant_id, _)| !wanted.contains_key(tenant_id))
+            .map(|(tenant_id, _)| Observation::PolicyGone { tenant_id: tenant_id.map(str::to_owned) })
+            .collect();
+        let changed: Vec<Observation> = wanted
+            .into_iter()
+            .filter(|(tenant_id, policy)| published.policy(*tenant_id) != Some(*policy))
+            .map(|(tenant_id, policy)| Observation::Policy {
+                tenant_id: tenant_id.map(str::to_owned),
+                policy: policy.clone(),
+            })
+            .collect();
+        gone.into_iter().chain(changed).for_each(|change| self.commit(change));
+        self.policies = policies;
+        self.recount();
+    }
+
+    /// Replaces the quotas: for each tenant the most distinct blocks; without an entry there is no limit. What is beyond
+    /// one goes at the tenant's next report or the next sweep.
+    pub fn set_quotas(&mut self, quotas: BTreeMap<String, u64>) {
+        let is_new = self.entries.set_quotas(&quotas);
+        self.limits.quotas = quotas;
+        if is_new {
+            let limited = self.entries.iter().filter(|entry| self.entries.has_quota(&entry.scope.scope.tenant_id));
+            let prefixes: Vec<Prefix> = limited
+                .filter_map(|entry| {
+                    let newest_ms = self.rank(&entry.replica, &entry.scope, &entry.key.0).newest_ms?;
+                    Some(Prefix { newest_ms, scope: entry.scope.clone(), key: entry.key.clone() })
+                })
+                .collect();
+            prefixes.into_iter().for_each(|prefix| self.entries.add_prefix(prefix));
+        }
+    }
+
+    /// Where a reported member is reached, `ip:port` as Envoy knows it. Unless it is said before the member's first
+    /// report, it has no address in Envoy until it is gone and reported anew. False if there are as many addresses as
+    /// there may be.
+    pub fn set_address(&mut self, member: Member, address: &str) -> bool {
+        if self.addresses.len() >= self.limits.max_members && !self.addresses.contains_key(&member) {
+            return false;
+        }
+        self.addresses.insert(member, address.to_owned());
+        true
+    }
+
+    /// Orders the entries by the policies of the moment.
+    fn recount(&mut self) {
+        let Publisher { policies, index, entries, .. } = self;
+        entries.recount(|entry| match policies.for_tenant(&entry.scope.scope.tenant_id).eviction {
+            Eviction::Lru => 0,
+            Eviction::Lfu => {
+                index.holder(entry.scope.slot, &entry.key.0, entry.replica.slot).map_or(0, |holder| holder.access_count)
+            }
+        });
+    }
+}

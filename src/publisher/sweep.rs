@@ -1,0 +1,70 @@
+//! What goes by age.
+//!
+//! A block goes when it was last reported its tenant's `evictionTTL` ago or longer, statistics when the replica was last
+//! said to live that long ago, a reported replica when nothing of it is left. A sweep can be made in steps.
+
+use super::Publisher;
+use super::entries::ReplicaName;
+use super::evict::Cause;
+use crate::observation::{BlockKey, Member, ReplicaSlot, ScopeSlot};
+
+// === impl Publisher ===
+
+impl Publisher {
+    /// Sweeps all. Changes follow for what goes by age; what has ended with its generation is forgotten.
+    pub fn sweep(&mut self, now_ms: u64) {
+        for _ in 0..self.sweep_steps() {
+            self.sweep_step(now_ms);
+        }
+    }
+
+    /// How many steps make a whole sweep.
+    pub fn sweep_steps(&self) -> usize {
+        self.index.shards()
+    }
+
+    /// Sweeps the next part.
+    pub fn sweep_step(&mut self, now_ms: u64) {
+        let policies = &self.policies;
+        let expired = self.index.expired_next(|scope, last_seen_ms| {
+            now_ms.saturating_sub(last_seen_ms) >= policies.for_tenant(&scope.tenant_id).eviction_ttl_ms
+        });
+        for (scope, key, replica) in expired {
+            self.expire(scope, key, replica);
+        }
+        self.index.sweep_next(|_, _| false);
+        if self.index.is_swept() {
+            self.sweep_members(now_ms);
+            let limited: Vec<String> = self.entries.tenants_with_quota().map(str::to_owned).collect();
+            limited.iter().for_each(|tenant_id| self.enforce_quota(tenant_id));
+            self.enforce_cap();
+        }
+    }
+
+    fn expire(&mut self, scope: ScopeSlot, key: BlockKey, replica: ReplicaSlot) {
+        let Some(scope) = self.scope_name(scope) else { return };
+        let Some(known) = self.index.dictionary().replica(replica) else { return };
+        let replica = ReplicaName { replica_id: std::sync::Arc::clone(&known.replica_id), slot: replica };
+        self.remove(&replica, &scope, &key);
+        self.count_eviction(&scope.scope.tenant_id, Cause::Ttl);
+    }
+
+    fn sweep_members(&mut self, now_ms: u64) {
+        let policies = &self.policies;
+        let silent: Vec<Member> = self
+            .members
+            .iter()
+            .filter(|(member, reported)| {
+                let ttl_ms = policies.for_tenant(&member.tenant_id).eviction_ttl_ms;
+                reported.stats.is_some_and(|stats| now_ms.saturating_sub(stats.last_seen_ms) >= ttl_ms)
+            })
+            .map(|(member, _)| member.clone())
+            .collect();
+        silent.iter().for_each(|member| self.forget_stats(member));
+        let is_empty =
+            |reported: &super::Reported| reported.stats.is_none() && self.index.pairs_of(reported.replica.slot) == 0;
+        let empty = self.members.iter().filter(|(_, reported)| is_empty(reported));
+        let empty: Vec<Member> = empty.map(|(member, _)| member.clone()).collect();
+        empty.iter().for_each(|member| self.forget(member));
+    }
+}

@@ -10,7 +10,8 @@ use super::http::Http;
 use super::proxy_host::{Buffer, ProxyHost};
 use super::vm;
 use crate::config::FilterConfig;
-use crate::flow::exchange::Followed;
+use crate::flow::exchange::Notices;
+use crate::flow::expiry::Expiry;
 use crate::flow::metrics;
 use crate::flow::node::Node;
 use crate::host::{Host, HttpHost, Level, StreamToken};
@@ -20,7 +21,7 @@ use crate::observation::Scope;
 pub struct Root {
     context_id: u32,
     plugin: Option<Rc<Plugin>>,
-    followed: Rc<RefCell<Followed>>,
+    notices: Rc<RefCell<Notices>>,
 }
 
 /// What a valid configuration makes of a root context.
@@ -36,7 +37,7 @@ pub struct Plugin {
 impl Root {
     /// A root context that is not configured yet.
     pub fn new(context_id: u32) -> Root {
-        Root { context_id, plugin: None, followed: Rc::default() }
+        Root { context_id, plugin: None, notices: Rc::default() }
     }
 
     fn with_node(&self, act: impl FnOnce(&mut Node, &FilterConfig)) {
@@ -94,10 +95,8 @@ impl RootContext for Root {
     fn on_tick(&mut self) {
         let now_ms = ProxyHost.now_ms();
         self.with_node(|node, config| {
-            let expired = |scope: &Scope, last_seen_ms: u64| {
-                let policy = config.policies.for_tenant(&scope.tenant_id);
-                now_ms.saturating_sub(last_seen_ms) >= policy.eviction_ttl_ms
-            };
+            let expiry = Expiry::new(&config.policies, node.view(), now_ms);
+            let expired = |scope: &Scope, last_seen_ms: u64| expiry.has_expired(scope, last_seen_ms);
             node.tick(&ProxyHost, self.context_id, config, &expired);
         });
     }
@@ -107,6 +106,6 @@ impl RootContext for Root {
     }
 
     fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Http::new(self.plugin.clone(), Rc::clone(&self.followed))))
+        Some(Box::new(Http::new(self.plugin.clone(), Rc::clone(&self.notices))))
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! [`exchange`] is one request. [`node`] is a VM's part in the shared log: it [follows](follower) the log into an index,
 //! and one node at a time [leads](leader) under a [lease]: it [observes](observer) the hub, [renumbers](ingest) what it hears, and
-//! commits it.
+//! commits it. [`expiry`] says how long what is known counts.
 
 pub mod exchange;
+pub mod expiry;
 pub mod follower;
 pub mod ingest;
 pub mod keys;

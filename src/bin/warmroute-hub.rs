@@ -10,6 +10,7 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
+use warmroute::native::hub::policies::PolicyDirectory;
 use warmroute::native::hub::{Hub, HubConfig};
 
 /// The exit code for a configuration that is not valid.
@@ -25,7 +26,7 @@ struct Arguments {
     /// The configuration, YAML.
     #[arg(long)]
     config: PathBuf,
-    /// Check the configuration and exit.
+    /// Check the configuration and the CachePolicies, and exit.
     #[arg(long)]
     check: bool,
 }
@@ -43,7 +44,7 @@ async fn main() -> ExitCode {
         }
     };
     if arguments.check {
-        return ExitCode::SUCCESS;
+        return check_policies(&config);
     }
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
     let colours = std::io::stderr().is_terminal();
@@ -60,6 +61,16 @@ async fn main() -> ExitCode {
 fn read_config(path: &Path) -> Result<HubConfig, Vec<String>> {
     let text = std::fs::read_to_string(path).map_err(|error| vec![format!("cannot be read: {error}")])?;
     HubConfig::from_yaml(&text).map_err(|invalid| invalid.problems)
+}
+
+/// Says what is wrong with the CachePolicies, and which of them are not used, which is not wrong.
+fn check_policies(config: &HubConfig) -> ExitCode {
+    let Some(policies) = &config.policies else { return ExitCode::SUCCESS };
+    let reading = PolicyDirectory::new(&policies.directory).read();
+    for line in reading.problems.iter().chain(&reading.unused) {
+        eprintln!("{line}");
+    }
+    if reading.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(BAD_CONFIG) }
 }
 
 async fn run(config: HubConfig) -> Result<(), Box<dyn std::error::Error>> {

@@ -13,6 +13,7 @@ mod domain;
 mod duration;
 mod error;
 mod limits;
+mod manifest;
 mod model;
 mod policy;
 mod ranking;
@@ -28,8 +29,9 @@ use crate::routing::policy::{Policies, Ranking};
 
 pub use error::ConfigError;
 pub use limits::{Freshness, Limits, Output, WhenStale};
+pub use manifest::PolicyManifest;
 pub use model::{Adapter, ModelConfig};
-pub use policy::{may_have_policy, policy_from_json};
+pub use policy::{POLICY_TENANT, may_have_policy, policy_from_json};
 pub use ranking::ranking_from_json;
 pub use request_rules::RequestRules;
 pub use tenant::{RESERVED_TENANT, TenantFrom, TenantSource};

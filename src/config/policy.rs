@@ -10,6 +10,11 @@ use crate::routing::policy::{Eviction, Policies, Policy, Strategy};
 /// `routingFloorScore` as the CachePolicy describes it.
 const SCORE_PATTERN: &str = r#"a text such as "0.1" that matches ^(0|[1-9][0-9]{0,7})(\.[0-9]{1,6})?$"#;
 
+/// The longest tenant with a policy, in bytes.
+const MAX_TENANT_BYTES: usize = 256;
+/// The tenants that may have a policy.
+pub const POLICY_TENANT: &str = "a tenant of 1 to 256 bytes that is not inferencecache.io/probe";
+
 /// Reads the CachePolicy spec `spec`, which stands at `path`; empty for a spec that stands alone.
 ///
 /// # Errors
@@ -20,9 +25,9 @@ pub fn policy_from_json(spec: &Value, path: &str) -> Result<Policy, Vec<ConfigEr
     problems.or(policy)
 }
 
-/// Whether a policy may be set for this tenant.
+/// Whether a policy may be set for this tenant; [`POLICY_TENANT`] says it in words.
 pub fn may_have_policy(tenant_id: &str) -> bool {
-    !tenant_id.is_empty() && tenant_id != RESERVED_TENANT
+    (1..=MAX_TENANT_BYTES).contains(&tenant_id.len()) && tenant_id != RESERVED_TENANT
 }
 
 /// `policy` and `policies`.
@@ -33,7 +38,7 @@ pub(super) fn read_policies(root: &mut Section, problems: &mut Problems) -> Poli
     for (tenant_id, spec) in specs.entries() {
         let path = format!("policies.{tenant_id}");
         if !may_have_policy(tenant_id) {
-            problems.note(path.clone(), Some(spec), format!("a tenant that is not empty and not {RESERVED_TENANT}"));
+            problems.note(path.clone(), Some(spec), POLICY_TENANT);
         }
         let policy = read_policy(Section::at(path, Some(spec), problems), problems);
         policies.by_tenant.insert(tenant_id.clone(), policy);
@@ -41,7 +46,7 @@ pub(super) fn read_policies(root: &mut Section, problems: &mut Problems) -> Poli
     policies
 }
 
-fn read_policy(mut spec: Section, problems: &mut Problems) -> Policy {
+pub(super) fn read_policy(mut spec: Section, problems: &mut Problems) -> Policy {
     let default = Policy::default();
     let evictions = [("LRU", Eviction::Lru), ("LFU", Eviction::Lfu)];
     let switch = [("Enabled", true), ("Disabled", false)];

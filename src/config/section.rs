@@ -178,6 +178,14 @@ impl<'a> Section<'a> {
         })
     }
 
+    /// A text that must be there and can only be this one.
+    pub(super) fn constant(&mut self, name: &'static str, text: &str, problems: &mut Problems) {
+        let value = self.take(name);
+        if value.and_then(Value::as_str) != Some(text) {
+            problems.note(self.path_of(name), value, format!("\"{text}\""));
+        }
+    }
+
     /// A list of texts that are not empty.
     pub(super) fn texts(&mut self, name: &'static str, problems: &mut Problems) -> Option<Vec<String>> {
         let values = self.list(name, "a list of texts", problems)?;

@@ -117,6 +117,12 @@ impl Index {
             .unwrap_or_default()
     }
 
+    /// Observations that rebuild what the generations that `wanted` accepts hold.
+    pub fn observations_of(&self, wanted: impl Fn(ReplicaSlot) -> bool) -> Vec<Observation> {
+        let wanted = |holder: &Holder| wanted(holder.replica) && self.dictionary.replica(holder.replica).is_some();
+        self.shards.iter().flat_map(|shard| shard.to_observations(wanted)).collect()
+    }
+
     /// The oldest log sequence that some part of this index was loaded at.
     pub fn oldest_as_of(&self) -> u64 {
         self.shards.iter().map(|shard| shard.as_of).fold(self.dictionary_as_of, u64::min)

@@ -18,6 +18,7 @@ mod follow;
 pub mod message;
 mod policies;
 mod report;
+mod reported;
 mod sweep;
 
 use std::collections::BTreeMap;

@@ -195,11 +195,20 @@ impl Publisher {
     }
 
     fn count_all_dropped(&mut self, reason: DropReason, update: &CacheStateUpdate) -> Dropped {
-        let blocks: u64 = update.prefixes.iter().map(PrefixEntry::count).sum();
         let mut dropped = Dropped::default();
-        dropped.add(reason, blocks.saturating_add(u64::from(update.stats.is_some())));
+        dropped.add(reason, update.offered());
         self.dropped += dropped;
         dropped
+    }
+}
+
+// === impl CacheStateUpdate ===
+
+impl CacheStateUpdate {
+    /// How much it says: as much as is left out of it at most.
+    pub fn offered(&self) -> u64 {
+        let blocks: u64 = self.prefixes.iter().map(PrefixEntry::count).sum();
+        blocks.saturating_add(u64::from(self.stats.is_some()))
     }
 }
 

@@ -2,15 +2,23 @@
 //!
 //! Every default is named here. A configuration is refused as a whole, with one line for each thing that is wrong.
 
+mod reports;
+
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::Uri;
 use serde::Deserialize;
 
 use super::problems::{Problems, http_url, is_host_and_port};
+use super::yaml;
+use crate::config::ranking_from_json;
 use crate::fingerprint::BlockSize;
+use crate::routing::policy::Ranking;
+
+pub use reports::{ModelBlocks, ReportsConfig, filled};
 
 /// Defaults of the optional fields.
 pub mod defaults {
@@ -44,13 +52,15 @@ pub mod defaults {
     pub const REPLAY_COOLDOWN_MS: u64 = 10_000;
     /// `events.verify_idle_ms`.
     pub const VERIFY_IDLE_MS: u64 = 5_000;
+    /// `policies.poll_ms`.
+    pub const POLICY_POLL_MS: u64 = 1_000;
 }
 
 /// The most replicas.
 const MAX_REPLICAS: usize = 4_096;
 
 /// A valid configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct HubConfig {
     /// Where the Observe stream is served.
     pub grpc: SocketAddr,
@@ -70,6 +80,23 @@ pub struct HubConfig {
     pub acknowledge_timeout: Duration,
     /// How engines' events are followed.
     pub events: EventsConfig,
+    /// What other producers may report.
+    pub reports: ReportsConfig,
+    /// Block sizes of prompts that come over LookupRoute.
+    pub models: Vec<ModelBlocks>,
+    /// Where CachePolicies are read from, if anywhere.
+    pub policies: Option<PoliciesConfig>,
+    /// `routing`: the settings for lookups that the hub answers itself, named as in the plugin's configuration.
+    pub routing: Ranking,
+}
+
+/// Where CachePolicies are read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoliciesConfig {
+    /// A directory.
+    pub directory: PathBuf,
+    /// How often it is read.
+    pub poll: Duration,
 }
 
 /// One replica.
@@ -126,6 +153,7 @@ pub struct InvalidConfig {
 struct RawConfig {
     #[serde(default)]
     listen: RawListen,
+    #[serde(default)]
     replicas: Vec<RawReplica>,
     scrape_interval_ms: Option<u64>,
     pressure_ceiling: Option<u64>,
@@ -134,6 +162,18 @@ struct RawConfig {
     acknowledge_timeout_ms: Option<u64>,
     #[serde(default)]
     events: RawEvents,
+    reports: Option<reports::RawReports>,
+    #[serde(default)]
+    models: Vec<reports::RawModelBlocks>,
+    policies: Option<RawPolicies>,
+    routing: Option<serde_norway::Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPolicies {
+    directory: PathBuf,
+    poll_ms: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -211,7 +251,12 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         60 * minute,
     );
     let events = events(&raw.events, problems);
-    let replicas = replicas(raw.replicas, problems);
+    let policies = raw.policies.map(|raw| policies(raw, problems));
+    let routing = raw.routing.map(|raw| routing(raw, problems)).unwrap_or_default();
+    let least = usize::from(raw.reports.is_none());
+    let replicas = replicas(raw.replicas, least, problems);
+    let reports = reports::reports(raw.reports.unwrap_or_default(), problems);
+    let models = reports::models(raw.models, problems);
     Some(HubConfig {
         grpc: grpc?,
         http: http?,
@@ -222,6 +267,30 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         resume_buffer_bytes: usize::try_from(resume_buffer_bytes).unwrap_or(usize::MAX),
         acknowledge_timeout,
         events,
+        reports,
+        models,
+        policies,
+        routing,
+    })
+}
+
+fn policies(raw: RawPolicies, problems: &mut Problems) -> PoliciesConfig {
+    if raw.directory.as_os_str().is_empty() {
+        problems.add("policies.directory", "", "a path");
+    }
+    let poll = problems.millis("policies.poll_ms", raw.poll_ms, defaults::POLICY_POLL_MS, 50, 60_000);
+    PoliciesConfig { directory: raw.directory, poll }
+}
+
+fn routing(raw: serde_norway::Value, problems: &mut Problems) -> Ranking {
+    let settings = yaml::json_of(raw, "routing").map_err(|problem| vec![problem]);
+    let ranking = settings.and_then(|settings| {
+        let errors = ranking_from_json(&settings, "routing");
+        errors.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())
+    });
+    ranking.unwrap_or_else(|lines| {
+        lines.into_iter().for_each(|line| problems.add_line(line));
+        Ranking::default()
     })
 }
 
@@ -245,9 +314,11 @@ fn events(raw: &RawEvents, problems: &mut Problems) -> EventsConfig {
     events
 }
 
-fn replicas(raw: Vec<RawReplica>, problems: &mut Problems) -> Vec<ReplicaConfig> {
-    if raw.is_empty() || raw.len() > MAX_REPLICAS {
-        problems.add("replicas", format!("{} entries", raw.len()), &format!("1 to {MAX_REPLICAS}"));
+/// A hub that names what others may report can do with no replica of its own.
+fn replicas(raw: Vec<RawReplica>, least: usize, problems: &mut Problems) -> Vec<ReplicaConfig> {
+    if raw.len() < least || raw.len() > MAX_REPLICAS {
+        let allowed = format!("1 to {MAX_REPLICAS}, or none with a `reports` section");
+        problems.add("replicas", format!("{} entries", raw.len()), &allowed);
     }
     let mut ids = HashSet::new();
     let mut replicas = Vec::with_capacity(raw.len());
@@ -311,6 +382,7 @@ impl std::error::Error for InvalidConfig {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::routing::policy::AffinityHash;
 
     const REPLICA: &str = "{id: a, address: 'localhost:8000', kv_events: 'tcp://localhost:5557', model: m}";
 
@@ -323,6 +395,37 @@ mod tests {
         assert_eq!(config.grpc.to_string(), defaults::GRPC);
         assert_eq!(config.heartbeat, Duration::from_secs(1));
         assert_eq!(config.events.reconnect_max, Duration::from_secs(1));
+        assert_eq!((config.policies, config.routing), (None, Ranking::default()));
+    }
+
+    #[test]
+    fn policies_and_routing_are_read() {
+        let read = |more: &str| HubConfig::from_yaml(&format!("replicas: [{REPLICA}]\n{more}"));
+        let config = read("policies: {directory: /etc/policies}\nrouting: {affinity: {hash: rendezvous}}").unwrap();
+        let poll = Duration::from_millis(defaults::POLICY_POLL_MS);
+        assert_eq!(config.policies, Some(PoliciesConfig { directory: PathBuf::from("/etc/policies"), poll }));
+        assert_eq!(config.routing, Ranking { affinity_hash: AffinityHash::Rendezvous, ..Ranking::default() });
+        let config = read("policies: {directory: p, poll_ms: 50}\nrouting:").unwrap();
+        assert_eq!(config.policies.map(|policies| policies.poll), Some(Duration::from_millis(50)));
+        let problems = read(
+            "policies: {directory: '', poll_ms: 1}\n\
+             routing: {affinity: {hash: ring}, ranking: {pressure_weight: -1}, affinty: {}}",
+        );
+        assert_eq!(
+            problems.unwrap_err().problems,
+            [
+                "policies.directory is ``, allowed is a path",
+                "policies.poll_ms is `1`, allowed is 50 to 60000",
+                "routing.ranking.pressure_weight is -1, allowed: a number from 0 to 1000",
+                r#"routing.affinity.hash is "ring", allowed: "modulo" or "rendezvous""#,
+                "routing.affinty is {}, allowed: no such field; known are ranking, affinity, distinguishing, \
+                 shared_prefix, require_chain",
+            ]
+        );
+        let problems = read("routing: {affinity: {skip_pressure_above: .nan}}").unwrap_err().problems;
+        assert_eq!(problems, ["routing.affinity.skip_pressure_above is .nan, allowed: a finite number"]);
+        assert!(read("policies: {}").unwrap_err().problems[0].contains("directory"));
+        assert!(read("routing: 3").unwrap_err().problems[0].starts_with("routing is 3, allowed: an object"));
     }
 
     #[test]
@@ -353,6 +456,7 @@ mod tests {
         assert_eq!(problems.len(), 1);
         assert!(problems[0].contains("heartbeats"), "{problems:?}");
         assert!(HubConfig::from_yaml("replicas: []").is_err());
+        assert!(HubConfig::from_yaml("reports: {}").is_ok());
         assert!(HubConfig::from_yaml("").is_err());
     }
 }

@@ -1,5 +1,6 @@
-//! The hub's own metrics, in Prometheus' OpenMetrics text.
+//! The hub's own metrics and the contract's, in Prometheus' OpenMetrics text.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -8,6 +9,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::contract::{ContractMetrics, ModelLabels};
+use super::policies::PolicyMetrics;
 use super::replica_cache::Tally;
 use super::state::HubState;
 use crate::native::engine::SkipReason;
@@ -29,9 +32,15 @@ struct ReasonLabel {
 }
 
 /// All metrics of one hub.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    hub: HubMetrics,
+    contract: Arc<ContractMetrics>,
+}
+
+#[derive(Debug, Default)]
+struct HubMetrics {
     messages: Family<ReplicaLabel, Counter>,
     blocks_stored: Family<ReplicaLabel, Counter>,
     blocks_removed: Family<ReplicaLabel, Counter>,
@@ -52,6 +61,7 @@ pub struct Metrics {
     resumes: Counter,
     subscribers_dropped: Counter,
     sequence: Gauge,
+    policies: PolicyMetrics,
 }
 
 /// The metrics of one replica.
@@ -84,10 +94,98 @@ pub struct ReplicaMetrics {
 // === impl Metrics ===
 
 impl Metrics {
-    /// All metrics at 0.
-    pub fn new() -> Metrics {
-        let mut metrics = Metrics::default();
-        let mut registry = Registry::with_prefix("warmroute_hub");
+    /// All metrics at 0, with labels for these models.
+    pub fn new(models: ModelLabels) -> Metrics {
+        let mut registry = Registry::default();
+        let hub = HubMetrics::new(registry.sub_registry_with_prefix("warmroute_hub"));
+        let contract = Arc::new(ContractMetrics::new(models, &mut registry));
+        Metrics { registry, hub, contract }
+    }
+
+    /// Those of the contract.
+    pub fn contract(&self) -> Arc<ContractMetrics> {
+        Arc::clone(&self.contract)
+    }
+
+    /// Those of the directory of CachePolicies.
+    pub fn policies(&self) -> PolicyMetrics {
+        self.hub.policies.clone()
+    }
+
+    /// The metrics of the replica with this id.
+    pub fn replica(&self, id: &str) -> ReplicaMetrics {
+        let label = ReplicaLabel { replica: id.to_owned() };
+        let last_sequence = self.hub.event_sequence.get_or_create_owned(&label);
+        last_sequence.set(-1);
+        ReplicaMetrics {
+            replica: id.to_owned(),
+            messages: self.hub.messages.get_or_create_owned(&label),
+            blocks_stored: self.hub.blocks_stored.get_or_create_owned(&label),
+            blocks_removed: self.hub.blocks_removed.get_or_create_owned(&label),
+            skipped: self.hub.skipped.clone(),
+            clears: self.hub.clears.get_or_create_owned(&label),
+            gaps: self.hub.gaps.get_or_create_owned(&label),
+            replays: self.hub.replays.get_or_create_owned(&label),
+            replays_failed: self.hub.replays_failed.get_or_create_owned(&label),
+            restarts: self.hub.restarts.get_or_create_owned(&label),
+            connections_lost: self.hub.connections_lost.get_or_create_owned(&label),
+            scrapes_failed: self.hub.scrapes_failed.get_or_create_owned(&label),
+            connected: self.hub.connected.get_or_create_owned(&label),
+            last_sequence,
+        }
+    }
+
+    /// An Observe stream opened.
+    pub fn subscriber_opened(&self) {
+        self.hub.subscribers.inc();
+    }
+
+    /// An Observe stream ended.
+    pub fn subscriber_closed(&self) {
+        self.hub.subscribers.dec();
+    }
+
+    /// Observe streams open now.
+    pub fn subscribers(&self) -> i64 {
+        self.hub.subscribers.get()
+    }
+
+    /// An Observe stream began with the full state.
+    pub fn reset(&self) {
+        self.hub.resets.inc();
+    }
+
+    /// An Observe stream went on where it stopped.
+    pub fn resumed(&self) {
+        self.hub.resumes.inc();
+    }
+
+    /// An Observe stream was closed because the subscriber was too slow.
+    pub fn subscriber_dropped(&self) {
+        self.hub.subscribers_dropped.inc();
+    }
+
+    /// All metrics as text, with those that are read from `state`.
+    pub fn text(&self, state: &HubState) -> String {
+        self.contract.read(state);
+        self.hub.sequence.set(i64::try_from(state.sequence()).unwrap_or(i64::MAX));
+        for view in state.view() {
+            let label = ReplicaLabel { replica: view.id };
+            self.hub.blocks_held.get_or_create(&label).set(i64::try_from(view.blocks).unwrap_or(i64::MAX));
+            self.hub.pressure.get_or_create(&label).set(view.stats.map_or(0.0, |stats| f64::from(stats.pressure)));
+        }
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        text
+    }
+}
+
+// === impl HubMetrics ===
+
+impl HubMetrics {
+    fn new(registry: &mut Registry) -> HubMetrics {
+        let metrics = HubMetrics::default();
         let mut add = |name: &str, help: &str, family: &Family<ReplicaLabel, Counter>| {
             registry.register(name, help, family.clone());
         };
@@ -114,75 +212,8 @@ impl Metrics {
         let help = "Observe streams closed because the subscriber was too slow";
         registry.register("subscribers_dropped", help, metrics.subscribers_dropped.clone());
         registry.register("sequence", "The latest sequence", metrics.sequence.clone());
-        metrics.registry = registry;
+        metrics.policies.register(registry);
         metrics
-    }
-
-    /// The metrics of the replica with this id.
-    pub fn replica(&self, id: &str) -> ReplicaMetrics {
-        let label = ReplicaLabel { replica: id.to_owned() };
-        let last_sequence = self.event_sequence.get_or_create_owned(&label);
-        last_sequence.set(-1);
-        ReplicaMetrics {
-            replica: id.to_owned(),
-            messages: self.messages.get_or_create_owned(&label),
-            blocks_stored: self.blocks_stored.get_or_create_owned(&label),
-            blocks_removed: self.blocks_removed.get_or_create_owned(&label),
-            skipped: self.skipped.clone(),
-            clears: self.clears.get_or_create_owned(&label),
-            gaps: self.gaps.get_or_create_owned(&label),
-            replays: self.replays.get_or_create_owned(&label),
-            replays_failed: self.replays_failed.get_or_create_owned(&label),
-            restarts: self.restarts.get_or_create_owned(&label),
-            connections_lost: self.connections_lost.get_or_create_owned(&label),
-            scrapes_failed: self.scrapes_failed.get_or_create_owned(&label),
-            connected: self.connected.get_or_create_owned(&label),
-            last_sequence,
-        }
-    }
-
-    /// An Observe stream opened.
-    pub fn subscriber_opened(&self) {
-        self.subscribers.inc();
-    }
-
-    /// An Observe stream ended.
-    pub fn subscriber_closed(&self) {
-        self.subscribers.dec();
-    }
-
-    /// Observe streams open now.
-    pub fn subscribers(&self) -> i64 {
-        self.subscribers.get()
-    }
-
-    /// An Observe stream began with the full state.
-    pub fn reset(&self) {
-        self.resets.inc();
-    }
-
-    /// An Observe stream went on where it stopped.
-    pub fn resumed(&self) {
-        self.resumes.inc();
-    }
-
-    /// An Observe stream was closed because the subscriber was too slow.
-    pub fn subscriber_dropped(&self) {
-        self.subscribers_dropped.inc();
-    }
-
-    /// All metrics as text, with those that are read from `state`.
-    pub fn text(&self, state: &HubState) -> String {
-        self.sequence.set(i64::try_from(state.sequence()).unwrap_or(i64::MAX));
-        for view in state.view() {
-            let label = ReplicaLabel { replica: view.id };
-            self.blocks_held.get_or_create(&label).set(i64::try_from(view.blocks).unwrap_or(i64::MAX));
-            self.pressure.get_or_create(&label).set(view.stats.map_or(0.0, |stats| f64::from(stats.pressure)));
-        }
-        let mut text = String::new();
-        // Writing to a String does not fail.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
-        text
     }
 }
 

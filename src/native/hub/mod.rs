@@ -1,21 +1,25 @@
-//! The hub: engines' KV events in, the Observe stream out.
+//! The hub: engines' KV events and producers' reports in, the Observe stream and answers to lookups out.
 //!
 //! ```text
-//! engine ── ZeroMQ ──► source ──► HubState ──► subscriber ── gRPC ──► filter
-//!        ── /metrics ► scrape ──►    │
-//!                                    └──► http ──► operators
+//! engine   ── ZeroMQ ───► source ───►┐
+//!          ── /metrics ─► scrape ───►├─ HubState ──► subscriber ── gRPC ──► filter
+//! producer ── gRPC ─────► contract ─►┘     ├───────► contract ──── gRPC ──► gateway
+//!                                          └───────► http ──► operators
 //! ```
 //!
 //! For each replica a `source` follows the engine's events and a `scrape`r reads its load; both write into one `state`,
-//! whose numbered history every `subscriber` follows. The hub is not on the path of requests: without it,
-//! filters serve on with what they know until that is stale.
+//! as do other producers over the public [contract], and its numbered history is what every `subscriber` follows. The hub
+//! is not on the path of requests: without it, filters serve on with what they know until that is stale.
 
 mod clock;
 pub mod config;
 mod continuity;
+pub mod contract;
 mod exposition;
+mod followed;
 mod http;
 mod metrics;
+pub mod policies;
 mod problems;
 mod replica_cache;
 mod ring;
@@ -27,8 +31,11 @@ mod sockets;
 mod source;
 mod state;
 mod subscriber;
+mod sweep;
 mod window;
+mod yaml;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,18 +43,24 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+use crate::publisher::{Publisher, PublisherLimits};
+use crate::request::NoTokenizer;
+use crate::routing::policy::Policies;
 pub use config::{HubConfig, InvalidConfig};
+use contract::{Contract, ModelLabels, SharedTokenizer};
+use followed::{Followed, ReplicaIndex};
 use http::Operations;
 use metrics::{Metrics, ReplicaMetrics};
+use policies::{PolicyFollower, TenantPolicies};
 use scrape::Scraper;
 use service::ObserveService;
 use source::Source;
-use state::{HubState, ReplicaIndex};
+use state::HubState;
 use subscriber::StreamLimits;
 
 /// How long tasks may take to end.
@@ -57,8 +70,16 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_millis(800);
 pub struct Hub {
     grpc: SocketAddr,
     http: SocketAddr,
+    state: Arc<HubState>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
+}
+
+/// What a hub is started with beside its configuration.
+#[derive(Clone)]
+pub struct HubOptions {
+    /// Turns the texts of LookupRoute into token ids.
+    pub tokenizer: SharedTokenizer,
 }
 
 /// Why a hub did not start.
@@ -80,25 +101,34 @@ impl Hub {
     /// # Errors
     /// When an address cannot be listened on.
     pub async fn start(config: HubConfig) -> Result<Hub, StartError> {
+        Hub::start_with(config, HubOptions::default()).await
+    }
+
+    /// The same, with these options.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on.
+    pub async fn start_with(config: HubConfig, options: HubOptions) -> Result<Hub, StartError> {
         let (grpc_listener, grpc) = listen("listen.grpc", config.grpc).await?;
         let (http_listener, http) = listen("listen.http", config.http).await?;
-        // The time of the start: a number that no earlier start had.
-        let epoch = clock::unix_ns().max(1);
-        let state = Arc::new(HubState::new(epoch, &config.replicas, config.resume_buffer_bytes));
-        let metrics = Arc::new(Metrics::new());
+        let state = Arc::new(empty_state(&config));
+        let metrics = Arc::new(Metrics::new(model_labels(&config)));
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
 
         let replicas = follow_replicas(&config, &state, &metrics, &stop, &mut tasks);
+        follow_policies(&config, &state, &metrics, &stop, &mut tasks).await;
+        tasks.spawn(sweep::run(Arc::clone(&state), stop.clone()));
         let limits = StreamLimits { heartbeat: config.heartbeat, acknowledge_timeout: config.acknowledge_timeout };
         let service =
             ObserveService { state: Arc::clone(&state), metrics: Arc::clone(&metrics), limits, stop: stop.clone() };
+        let contract = Contract::new(&config, &state, options.tokenizer, metrics.contract(), &stop);
         tasks.spawn(async move {
-            if let Err(error) = service.serve(grpc_listener).await {
+            if let Err(error) = service.serve(contract, grpc_listener).await {
                 error!("the gRPC server failed: {error}");
             }
         });
-        let router = http::router(Operations { state, metrics, replicas: replicas.into() });
+        let router = http::router(Operations { state: Arc::clone(&state), metrics, replicas: replicas.into() });
         let stopped = stop.clone().cancelled_owned();
         tasks.spawn(async move {
             if let Err(error) = axum::serve(http_listener, router).with_graceful_shutdown(stopped).await {
@@ -106,10 +136,10 @@ impl Hub {
             }
         });
         info!(%grpc, %http, replicas = config.replicas.len(), "the hub is up");
-        Ok(Hub { grpc, http, stop, tasks })
+        Ok(Hub { grpc, http, state, stop, tasks })
     }
 
-    /// Where the Observe stream is served.
+    /// Where the Observe stream and the contract are served.
     pub fn grpc_address(&self) -> SocketAddr {
         self.grpc
     }
@@ -117,6 +147,16 @@ impl Hub {
     /// Where metrics, health and state are served.
     pub fn http_address(&self) -> SocketAddr {
         self.http
+    }
+
+    /// Replaces the policies. Where the configuration names a directory of them, its next change replaces these.
+    pub fn set_policies(&self, policies: Policies) {
+        self.state.change(|publisher| publisher.set_policies(policies));
+    }
+
+    /// Replaces the quotas of `reports.quotas`.
+    pub fn set_quotas(&self, quotas: BTreeMap<String, u64>) {
+        self.state.change(|publisher| publisher.set_quotas(quotas));
     }
 
     /// Ends all streams and tasks, within a second.
@@ -127,6 +167,51 @@ impl Hub {
             self.tasks.shutdown().await;
         }
     }
+}
+
+/// A state in which nothing is known yet.
+fn empty_state(config: &HubConfig) -> HubState {
+    let limits = PublisherLimits {
+        max_entries: config.reports.max_entries,
+        quotas: config.reports.quotas.clone(),
+        future_tolerance_ms: u64::try_from(config.reports.future_tolerance.as_millis()).unwrap_or(u64::MAX),
+        ..PublisherLimits::default()
+    };
+    // The time of the start: a number that no earlier start had.
+    let epoch = clock::unix_ns().max(1);
+    HubState::new(epoch, Publisher::new(limits), Followed::new(&config.replicas), config.resume_buffer_bytes)
+}
+
+/// The models that the configuration names.
+fn model_labels(config: &HubConfig) -> ModelLabels {
+    let followed = config.replicas.iter().map(|replica| replica.model.clone());
+    ModelLabels::new(followed.chain(config.models.iter().map(|model| model.model_id.clone())))
+}
+
+/// Reads the CachePolicies, if there are any, and goes on to read them: a lookup never finds fewer than there are.
+async fn follow_policies(
+    config: &HubConfig,
+    state: &Arc<HubState>,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) {
+    let Some(policies) = &config.policies else { return };
+    let mut follower = PolicyFollower::new(&policies.directory, metrics.policies());
+    let first = spawn_blocking(move || {
+        let policies = follower.poll().cloned();
+        (follower, policies)
+    });
+    let Ok((follower, first)) = first.await else { return };
+    let state = Arc::clone(state);
+    let publish = move |policies: &TenantPolicies| state.change(|publisher| publisher.set_policies(of_all(policies)));
+    first.iter().for_each(&publish);
+    tasks.spawn(follower.run(policies.poll, publish, stop.clone()));
+}
+
+fn of_all(policies: &TenantPolicies) -> Policies {
+    let own = policies.iter().filter_map(|(tenant_id, policy)| Some((tenant_id.clone()?, policy.clone())));
+    Policies { default: policies.get(&None).cloned().unwrap_or_default(), by_tenant: own.collect() }
 }
 
 /// Starts the tasks of every replica.
@@ -167,6 +252,15 @@ async fn listen(field: &'static str, address: SocketAddr) -> Result<(TcpListener
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
+}
+
+// === impl HubOptions ===
+
+impl Default for HubOptions {
+    /// No tokenizer: texts get no hint.
+    fn default() -> HubOptions {
+        HubOptions { tokenizer: Arc::new(NoTokenizer) }
+    }
 }
 
 impl std::fmt::Display for StartError {

@@ -48,6 +48,11 @@ impl Problems {
         self.0.push(format!("{field} is `{value}`, allowed is {allowed}"));
     }
 
+    /// Notes what was found wrong elsewhere, in words.
+    pub fn add_line(&mut self, line: String) {
+        self.0.push(line);
+    }
+
     /// An address to listen on.
     pub fn listener(&mut self, field: &str, value: &str) -> Option<SocketAddr> {
         let address = value.parse().ok();

@@ -88,6 +88,11 @@ impl ReplicaCache {
         self.held.is_empty()
     }
 
+    /// Tokens in a full block, as far as it is known.
+    pub fn block_size(&self) -> Option<BlockSize> {
+        self.block_size
+    }
+
     /// The blocks held, in no order.
     pub fn held(&self) -> impl Iterator<Item = (ScopeSlot, PrefixHash, HeldBlock)> + '_ {
         self.held.iter().map(|((scope, hash), block)| (*scope, *hash, *block))

@@ -20,9 +20,10 @@ use tracing::debug;
 
 use super::clock::unix_ms;
 use super::exposition::EngineFigures;
+use super::followed::ReplicaIndex;
 use super::metrics::ReplicaMetrics;
 use super::source::ProcessChanged;
-use super::state::{HubState, ReplicaIndex};
+use super::state::HubState;
 use crate::observation::ReplicaStats;
 
 /// The longest text that is read, in bytes.

@@ -1,4 +1,5 @@
-//! The gRPC side: `warmroute.v1.Observation`, a [`Subscriber`] a stream.
+//! The gRPC side: `warmroute.v1.Observation`, a [`Subscriber`] a stream, and beside it the public
+//! [contract](super::contract), health, and reflection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::contract::Contract;
+use super::contract::messages::v1alpha1::inference_cache_server::InferenceCacheServer;
 use super::metrics::Metrics;
 use super::state::HubState;
 use super::subscriber::{StreamLimits, Subscriber};
@@ -23,6 +26,12 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Messages that wait for the connection; the window bounds their bytes.
 const OUTGOING_MESSAGES: usize = 16;
+
+/// The descriptors of our own services.
+const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// Why serving ended.
+pub type ServeError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Serves Observe streams.
 pub struct ObserveService {
@@ -39,19 +48,35 @@ pub struct ObserveService {
 // === impl ObserveService ===
 
 impl ObserveService {
-    /// Serves on `listener` until stopped.
+    /// Serves these streams and `contract` on `listener` until stopped.
     ///
     /// # Errors
     /// When the listener fails.
-    pub async fn serve(self, listener: TcpListener) -> Result<(), tonic::transport::Error> {
+    pub async fn serve(self, contract: Contract, listener: TcpListener) -> Result<(), ServeError> {
         let stop = self.stop.clone();
+        // Serving from the start: a lookup is answered whatever is known.
+        let (health, health_service) = tonic_health::server::health_reporter();
+        health.set_serving::<InferenceCacheServer<Contract>>().await;
+        health.set_serving::<ObservationServer<ObserveService>>().await;
         Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .add_service(ObservationServer::new(self))
+            .add_service(contract.into_service())
+            .add_service(health_service)
+            .add_service(reflection().build_v1()?)
+            .add_service(reflection().build_v1alpha()?)
             .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), stop.cancelled_owned())
-            .await
+            .await?;
+        Ok(())
     }
+}
+
+/// Describes every service here.
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }
 
 #[tonic::async_trait]

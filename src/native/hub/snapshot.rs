@@ -1,19 +1,24 @@
 //! Full state, true as of one sequence, as the observations that rebuild it.
 //!
 //! In: a copy of what each replica holds. Out: observations in the order a reset has: scopes, then for each replica its
-//! announcement, load, blocks and completion. Blocks come in runs: consecutive blocks of one prompt that were last seen
+//! announcement, load, blocks and completion. Blocks of followed replicas come in runs: consecutive blocks of one prompt that were last seen
 //! together, from the first to the last, since that is how an index stores them best. Pure.
 
 use std::collections::HashMap;
 
 use crate::fingerprint::PrefixHash;
+use crate::index::Index;
 use crate::native::hub::replica_cache::HeldBlock;
 use crate::observation::{
     BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier,
 };
+use crate::publisher::Publisher;
+use crate::routing::policy::Policy;
 
 /// The most blocks in one observation: 13 bytes each on the wire, so that several fit a message.
 pub const MAX_BLOCKS: usize = 2_048;
+/// The most bytes of keys in one observation.
+const MAX_KEYS_BYTES: usize = 8 * MAX_BLOCKS;
 
 /// The hub's state as of one sequence.
 #[derive(Debug)]
@@ -22,8 +27,12 @@ pub struct Snapshot {
     pub sequence: u64,
     /// Every scope.
     pub scopes: Vec<(ScopeSlot, Scope)>,
-    /// Every replica that was announced.
+    /// Every policy.
+    pub policies: Vec<Observation>,
+    /// Every followed replica that was announced.
     pub replicas: Vec<ReplicaSnapshot>,
+    /// What rebuilds the replicas that producers report.
+    pub reported: Vec<Observation>,
 }
 
 /// One replica's state.
@@ -55,6 +64,31 @@ impl ReplicaSnapshot {
         let complete = self.complete.then_some(Observation::ReplicaComplete { replica });
         std::iter::once(up).chain(stats).chain(blocks).chain(complete)
     }
+}
+
+/// The observations that rebuild the policies.
+pub fn policies(index: &Index) -> Vec<Observation> {
+    let policies = index.dictionary().policies();
+    let policy = |(tenant_id, policy): (Option<&str>, &Policy)| Observation::Policy {
+        tenant_id: tenant_id.map(str::to_owned),
+        policy: policy.clone(),
+    };
+    policies.map(policy).collect()
+}
+
+/// The observations that rebuild the replicas that producers report, in pieces that fit a message.
+pub fn reported(publisher: &Publisher) -> Vec<Observation> {
+    publisher.reported_observations().into_iter().flat_map(in_pieces).collect()
+}
+
+/// Splits what is too long for a message.
+fn in_pieces(observation: Observation) -> Vec<Observation> {
+    let Observation::Stored { replica, scope, tier, last_seen_ms, blocks } = observation else {
+        return vec![observation];
+    };
+    let width = blocks.first().map_or(1, |block| block.key.width().max(1));
+    let pieces = blocks.chunks((MAX_KEYS_BYTES / width).clamp(1, MAX_BLOCKS));
+    pieces.map(|blocks| Observation::Stored { replica, scope, tier, last_seen_ms, blocks: blocks.to_vec() }).collect()
 }
 
 /// The observations for a run of blocks, each of at most [`MAX_BLOCKS`] last seen together.

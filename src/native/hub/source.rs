@@ -22,9 +22,10 @@ use tracing::{debug, info, warn};
 use super::clock::unix_ms;
 use super::config::{EventsConfig, ReplicaConfig};
 use super::continuity::{Continuity, Place, Seen};
+use super::followed::ReplicaIndex;
 use super::metrics::ReplicaMetrics;
 use super::sockets::{Fault, Published, Replay, Subscriber};
-use super::state::{HubState, ReplicaIndex};
+use super::state::HubState;
 use crate::native::engine::{KvEvent, SkipReason, vllm};
 
 /// How long one attempt to connect may take, the name lookup included.

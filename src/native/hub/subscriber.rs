@@ -171,6 +171,9 @@ impl Subscriber {
         for (slot, scope) in snapshot.scopes {
             self.send_in_chunks(Observation::Scope { slot, scope }, &mut chunk).await?;
         }
+        for observation in snapshot.policies {
+            self.send_in_chunks(observation, &mut chunk).await?;
+        }
         for replica in snapshot.replicas {
             // Sorting millions of blocks into runs takes long enough to hold up other tasks.
             let observations = spawn_blocking(|| replica.into_observations().collect::<Vec<_>>());
@@ -178,6 +181,9 @@ impl Subscriber {
             for observation in observations {
                 self.send_in_chunks(observation, &mut chunk).await?;
             }
+        }
+        for observation in snapshot.reported {
+            self.send_in_chunks(observation, &mut chunk).await?;
         }
         if let Some(last) = chunk.take() {
             self.send(last).await?;

@@ -1,0 +1,145 @@
+//! The public contract `inferencecache.v1alpha1.InferenceCache`, for producers of cache state that are no engines the hub
+//! follows, and for gateways that are not Envoy.
+//!
+//! ```text
+//! producer ── ReportCacheState, PublishEvent ──► Publisher ──► history ──► filters, StreamCacheEvents
+//! gateway  ── LookupRoute, GetCacheState ──────► its index
+//! ```
+//!
+//! A lookup is answered from the same core as in the filter, and from what the filters are told. It fails open: no input
+//! and no load makes it an error. RenderTemplate and LookupPDRoute answer what the contract says for a server without
+//! templates and pools; StreamMetrics closes at once.
+
+mod addresses;
+mod deadline;
+mod events;
+mod following;
+mod labels;
+mod lookup;
+pub mod messages;
+mod metrics;
+mod preparing;
+mod reporting;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::Stream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::config::HubConfig;
+use super::state::HubState;
+use addresses::AddressBook;
+pub use labels::ModelLabels;
+use lookup::Lookups;
+use messages::v1alpha1::inference_cache_server::{InferenceCache, InferenceCacheServer};
+use messages::v1alpha1::{
+    Ack, CacheEvent, CacheStateUpdate, GetCacheStateRequest, GetCacheStateResponse, LookupPdRouteRequest,
+    LookupPdRouteResponse, LookupRouteRequest, LookupRouteResponse, Metric, RenderTemplateRequest,
+    RenderTemplateResponse, StreamEventsRequest, StreamMetricsRequest,
+};
+pub use metrics::ContractMetrics;
+pub use preparing::SharedTokenizer;
+use reporting::Reports;
+
+/// The largest message that is taken in: as many token ids as there may be take 5 MiB, a text 1 MiB.
+const MAX_REQUEST_BYTES: usize = 8 * 1024 * 1024;
+/// The reason code of RenderTemplate where nothing went wrong.
+const RENDERED: &str = "OK";
+/// The reason code of what has no hint to give.
+const NO_HINT: &str = "NO_HINT";
+
+/// Serves the contract.
+pub struct Contract {
+    state: Arc<HubState>,
+    lookups: Lookups,
+    reports: Reports,
+    stop: CancellationToken,
+}
+
+// === impl Contract ===
+
+impl Contract {
+    /// Over `state`, until `stop`.
+    pub fn new(
+        config: &HubConfig,
+        state: &Arc<HubState>,
+        tokenizer: SharedTokenizer,
+        metrics: Arc<ContractMetrics>,
+        stop: &CancellationToken,
+    ) -> Contract {
+        let ranking = Arc::new(config.routing.clone());
+        Contract {
+            state: Arc::clone(state),
+            lookups: Lookups::new(state, ranking, tokenizer, &config.models, metrics),
+            reports: Reports::new(state, AddressBook::new(&config.reports, &config.replicas)),
+            stop: stop.clone(),
+        }
+    }
+
+    /// As a gRPC service.
+    pub fn into_service(self) -> InferenceCacheServer<Contract> {
+        InferenceCacheServer::new(self).max_decoding_message_size(MAX_REQUEST_BYTES)
+    }
+}
+
+#[tonic::async_trait]
+impl InferenceCache for Contract {
+    type StreamCacheEventsStream = following::Events;
+    type StreamMetricsStream = Pin<Box<dyn Stream<Item = Result<Metric, Status>> + Send>>;
+
+    async fn lookup_route(
+        &self,
+        request: Request<LookupRouteRequest>,
+    ) -> Result<Response<LookupRouteResponse>, Status> {
+        Ok(Response::new(self.lookups.answer(request).await))
+    }
+
+    async fn report_cache_state(&self, request: Request<Streaming<CacheStateUpdate>>) -> Result<Response<Ack>, Status> {
+        self.reports.take_all(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn publish_event(&self, request: Request<CacheEvent>) -> Result<Response<Ack>, Status> {
+        Ok(Response::new(self.reports.event(request.into_inner())))
+    }
+
+    async fn get_cache_state(
+        &self,
+        request: Request<GetCacheStateRequest>,
+    ) -> Result<Response<GetCacheStateResponse>, Status> {
+        let GetCacheStateRequest { model_id, tenant_id } = request.into_inner();
+        let cache_state = self.state.read(|publisher| publisher.cache_state(&tenant_id, &model_id));
+        Ok(Response::new(messages::cache_state(cache_state)))
+    }
+
+    async fn stream_cache_events(
+        &self,
+        request: Request<StreamEventsRequest>,
+    ) -> Result<Response<Self::StreamCacheEventsStream>, Status> {
+        Ok(Response::new(following::follow(&self.state, request.into_inner(), &self.stop)))
+    }
+
+    async fn stream_metrics(
+        &self,
+        _: Request<StreamMetricsRequest>,
+    ) -> Result<Response<Self::StreamMetricsStream>, Status> {
+        Ok(Response::new(Box::pin(futures::stream::empty())))
+    }
+
+    async fn render_template(
+        &self,
+        _: Request<RenderTemplateRequest>,
+    ) -> Result<Response<RenderTemplateResponse>, Status> {
+        let reason_code = RENDERED.to_owned();
+        Ok(Response::new(RenderTemplateResponse { reason_code, ..RenderTemplateResponse::default() }))
+    }
+
+    async fn lookup_pd_route(
+        &self,
+        _: Request<LookupPdRouteRequest>,
+    ) -> Result<Response<LookupPdRouteResponse>, Status> {
+        let reason_code = NO_HINT.to_owned();
+        Ok(Response::new(LookupPdRouteResponse { reason_code, ..LookupPdRouteResponse::default() }))
+    }
+}

@@ -1,0 +1,125 @@
+//! From a request to the keys that are looked up, without holding anybody up.
+//!
+//! Tokenizing and hashing a long prompt takes too long for a task that others wait for, so it goes to a thread of its own;
+//! at the deadline nobody waits for it any more. At most [`MAX_TOKENIZING`] texts are tokenized at once, those that are
+//! waited for no more included: tokenizing cannot be stopped half-way.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout_at;
+use tracing::error;
+
+use super::deadline::Deadline;
+use crate::request::{LookupRequest, PromptSource, Resolved, TokenizeError, Tokenizer, WireChain};
+use crate::routing::lookup::{Answer, resolve_prompt};
+use crate::routing::policy::{Policy, Ranking, Strategy};
+use crate::routing::reason::ReasonCode;
+
+/// The most texts that are tokenized at once; the contract's number.
+pub const MAX_TOKENIZING: usize = 64;
+/// Fewer token ids are hashed where they are: it takes less than handing them over.
+const FEW_TOKENS: usize = 8_192;
+
+/// A tokenizer that the hub's tasks share.
+pub type SharedTokenizer = Arc<dyn Tokenizer + Send + Sync>;
+
+/// Turns requests into keys.
+pub struct Preparing {
+    tokenizer: SharedTokenizer,
+    slots: Arc<Semaphore>,
+}
+
+/// Has no slot left for another text.
+struct Saturated;
+
+/// What keys are made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effort {
+    /// Little: it is done at once.
+    Little,
+    /// Many token ids are hashed.
+    Hashing,
+    /// Text is tokenized.
+    Tokenizing,
+}
+
+// === impl Preparing ===
+
+impl Preparing {
+    /// With this tokenizer, and no text under way.
+    pub fn new(tokenizer: SharedTokenizer) -> Preparing {
+        Preparing { tokenizer, slots: Arc::new(Semaphore::new(MAX_TOKENIZING)) }
+    }
+
+    /// The keys of `request`, which is handed back with them.
+    ///
+    /// # Errors
+    /// The answer, where there are no keys to look up or the time is up.
+    pub async fn resolve(
+        &self,
+        request: LookupRequest,
+        policy: &Arc<Policy>,
+        ranking: &Arc<Ranking>,
+        deadline: Deadline,
+    ) -> Result<(LookupRequest, Resolved), Answer> {
+        let is_late = move || deadline.has_passed();
+        let effort = Effort::of(&request, policy.strategy);
+        let slot = match effort {
+            Effort::Tokenizing => Arc::clone(&self.slots).try_acquire_owned().ok(),
+            _ => None,
+        };
+        if effort == Effort::Little || (effort == Effort::Tokenizing && slot.is_none()) {
+            let resolved = resolve_prompt(&request, policy, ranking, &Saturated, &is_late)?;
+            return Ok((request, resolved));
+        }
+        let (policy, ranking, tokenizer) = (Arc::clone(policy), Arc::clone(ranking), Arc::clone(&self.tokenizer));
+        let resolving = spawn_blocking(move || {
+            let resolved = resolve_prompt(&request, &policy, &ranking, tokenizer.as_ref(), &is_late);
+            drop(slot);
+            Ok((request, resolved?))
+        });
+        let resolved = match deadline.0 {
+            Some(deadline) => {
+                timeout_at(deadline, resolving).await.map_err(|_| Answer::refused(ReasonCode::Timeout))?
+            }
+            None => resolving.await,
+        };
+        // A tokenizer that panicked: the request fails open.
+        resolved.unwrap_or_else(|panicked| {
+            error!("a prompt was not resolved: {panicked}");
+            Err(Answer::refused(ReasonCode::NoHint))
+        })
+    }
+}
+
+/// Whether `request` comes down to its text.
+pub fn needs_text(request: &LookupRequest, strategy: Strategy) -> bool {
+    Effort::of(request, strategy) == Effort::Tokenizing
+}
+
+// === impl Effort ===
+
+impl Effort {
+    fn of(request: &LookupRequest, strategy: Strategy) -> Effort {
+        let prompt = &request.prompt;
+        let chain_counts = strategy.enable_chain_matching && prompt.chain != WireChain::Absent;
+        if chain_counts || prompt.prefix_hash.is_some() {
+            return Effort::Little;
+        }
+        match &prompt.source {
+            PromptSource::Text(_) => Effort::Tokenizing,
+            PromptSource::TokenIds(ids) if ids.len() > FEW_TOKENS => Effort::Hashing,
+            _ => Effort::Little,
+        }
+    }
+}
+
+// === impl Saturated ===
+
+impl Tokenizer for Saturated {
+    fn tokenize(&self, _: &str, _: &str) -> Result<Vec<u32>, TokenizeError> {
+        Err(TokenizeError::Saturated)
+    }
+}

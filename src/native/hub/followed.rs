@@ -1,0 +1,215 @@
+//! The replicas that the hub follows itself, and what their engines' events amount to.
+//!
+//! In: announcements, engine events and loads, replica by replica. Out: what a [`Publisher`] is to be told, under the
+//! numbers that it gives. No I/O, no clock.
+
+use super::config::ReplicaConfig;
+use super::replica_cache::{Change, ReplicaCache, Tally};
+use super::snapshot::{MAX_BLOCKS, ReplicaSnapshot};
+use crate::fingerprint::{BlockSize, PrefixHash};
+use crate::native::engine::KvEvent;
+use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, StoredBlock, Tier};
+use crate::publisher::Publisher;
+
+/// An unchanged load is reported again after this long, in ms.
+pub const STATS_REPEAT_MS: u64 = 5_000;
+
+/// A replica, by its place in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReplicaIndex(pub usize);
+
+/// One replica as operators see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaView {
+    /// Its id.
+    pub id: String,
+    /// Where Envoy reaches it; `None` until its name was resolved.
+    pub address: Option<String>,
+    /// Whether all that it holds is known.
+    pub complete: bool,
+    /// Blocks held.
+    pub blocks: usize,
+    /// Its load, if it was reported.
+    pub stats: Option<ReplicaStats>,
+}
+
+/// Every replica, in the order of the configuration.
+#[derive(Debug)]
+pub struct Followed(Vec<Replica>);
+
+#[derive(Debug)]
+struct Replica {
+    id: String,
+    /// The scope of the base model.
+    base: Scope,
+    cache: ReplicaCache,
+    announced: Option<Announced>,
+    stats: Option<ReplicaStats>,
+}
+
+#[derive(Debug)]
+struct Announced {
+    slot: ReplicaSlot,
+    address: String,
+    complete: bool,
+}
+
+// === impl Followed ===
+
+impl Followed {
+    /// These replicas, of which nothing is known.
+    pub fn new(replicas: &[ReplicaConfig]) -> Followed {
+        Followed(replicas.iter().map(Replica::new).collect())
+    }
+
+    /// `replica` is reached at `address` from now on. True if that is a new address: it makes a new generation, which
+    /// holds nothing yet.
+    pub fn announce(&mut self, replica: ReplicaIndex, address: &str, publisher: &mut Publisher) -> Option<bool> {
+        let state = self.0.get_mut(replica.0)?;
+        if state.announced.as_ref().is_some_and(|announced| announced.address == address) {
+            return Some(false);
+        }
+        publisher.scope(&state.base);
+        let slot = publisher.replica_up(state.member(), address)?;
+        state.announced = Some(Announced { slot, address: address.to_owned(), complete: false });
+        state.stats = None;
+        // Not a change to publish: the earlier generation ends when this one is complete.
+        state.cache.clear(&mut Vec::new(), &mut Tally::default());
+        Some(true)
+    }
+
+    /// All that `replica` holds has been applied, or can no longer be learned.
+    pub fn complete(&mut self, replica: ReplicaIndex, publisher: &mut Publisher) -> Option<()> {
+        let announced = self.0.get_mut(replica.0)?.announced.as_mut()?;
+        if !std::mem::replace(&mut announced.complete, true) {
+            publisher.publish(Observation::ReplicaComplete { replica: announced.slot });
+        }
+        Some(())
+    }
+
+    /// Applies events of `replica`, which must have been announced, as seen at `now_ms`, Unix time in ms.
+    pub fn apply(
+        &mut self,
+        replica: ReplicaIndex,
+        events: &[KvEvent],
+        now_ms: u64,
+        publisher: &mut Publisher,
+    ) -> Option<Tally> {
+        let state = self.0.get_mut(replica.0)?;
+        let slot = state.announced.as_ref()?.slot;
+        let mut tally = Tally::default();
+        let mut changes = Vec::new();
+        for event in events {
+            let mut scope_of =
+                |adapter: &str| publisher.scope(&Scope { adapter_id: adapter.to_owned(), ..state.base.clone() });
+            state.cache.apply(event, now_ms, &mut scope_of, &mut changes, &mut tally);
+        }
+        for change in changes {
+            publish(publisher, slot, change, now_ms);
+        }
+        Some(tally)
+    }
+
+    /// The load of `replica`; published if it differs from the last one or that is [`STATS_REPEAT_MS`] old.
+    pub fn stats(&mut self, replica: ReplicaIndex, stats: ReplicaStats, publisher: &mut Publisher) -> Option<()> {
+        let state = self.0.get_mut(replica.0)?;
+        let slot = state.announced.as_ref()?.slot;
+        let is_news = state.stats.is_none_or(|last| {
+            (last.pressure, last.hit_rate) != (stats.pressure, stats.hit_rate)
+                || stats.reported_ms >= last.reported_ms.saturating_add(STATS_REPEAT_MS)
+        });
+        if is_news {
+            state.stats = Some(stats);
+            publisher.publish(Observation::Stats { replica: slot, stats });
+        }
+        Some(())
+    }
+
+    /// Every replica that was announced, with what it holds.
+    pub fn snapshots(&self) -> Vec<ReplicaSnapshot> {
+        self.0.iter().filter_map(Replica::snapshot).collect()
+    }
+
+    /// Every replica, in the order of the configuration.
+    pub fn view(&self) -> Vec<ReplicaView> {
+        self.0.iter().map(Replica::view).collect()
+    }
+
+    /// Whether of every replica is known all that can be.
+    pub fn is_complete(&self) -> bool {
+        self.0.iter().all(|replica| replica.announced.as_ref().is_some_and(|announced| announced.complete))
+    }
+
+    /// Tokens in a block of the first replica that serves this model under this hash scheme, or else under any.
+    pub fn block_size(&self, model_id: &str, hash_scheme: &str) -> Option<BlockSize> {
+        let of_model = || self.0.iter().filter(|replica| replica.base.model_id == model_id);
+        let same_scheme = of_model().filter(|replica| replica.base.hash_scheme == hash_scheme);
+        same_scheme.chain(of_model()).find_map(|replica| replica.cache.block_size())
+    }
+}
+
+/// Publishes a change in pieces that fit a message.
+fn publish(publisher: &mut Publisher, replica: ReplicaSlot, change: Change, now_ms: u64) {
+    match change {
+        Change::Cleared => {
+            publisher.publish(Observation::Cleared { replica });
+        }
+        Change::Removed(scope, hashes) => {
+            for hashes in hashes.chunks(MAX_BLOCKS) {
+                let keys = hashes.iter().copied().map(BlockKey::from).collect();
+                publisher.publish(Observation::Removed { replica, scope, keys });
+            }
+        }
+        Change::Stored(scope, blocks) => {
+            for blocks in blocks.chunks(MAX_BLOCKS) {
+                let blocks = blocks.iter().map(stored_block).collect();
+                publisher.publish(Observation::Stored { replica, scope, tier: Tier::T1, last_seen_ms: now_ms, blocks });
+            }
+        }
+    }
+}
+
+fn stored_block((hash, token_count): &(PrefixHash, u32)) -> StoredBlock {
+    StoredBlock { key: BlockKey::from(*hash), token_count: *token_count }
+}
+
+// === impl Replica ===
+
+impl Replica {
+    fn new(config: &ReplicaConfig) -> Replica {
+        let base = Scope {
+            tenant_id: config.tenant.clone(),
+            model_id: config.model.clone(),
+            hash_scheme: config.hash_scheme.clone(),
+            adapter_id: String::new(),
+        };
+        let cache = ReplicaCache::new(config.block_size);
+        Replica { id: config.id.clone(), base, cache, announced: None, stats: None }
+    }
+
+    fn member(&self) -> Member {
+        Member::new(&self.base.tenant_id, &self.base.model_id, &self.id)
+    }
+
+    fn snapshot(&self) -> Option<ReplicaSnapshot> {
+        let announced = self.announced.as_ref()?;
+        Some(ReplicaSnapshot {
+            slot: announced.slot,
+            member: self.member(),
+            address: announced.address.clone(),
+            stats: self.stats,
+            complete: announced.complete,
+            held: self.cache.held().collect(),
+        })
+    }
+
+    fn view(&self) -> ReplicaView {
+        ReplicaView {
+            id: self.id.clone(),
+            address: self.announced.as_ref().map(|announced| announced.address.clone()),
+            complete: self.announced.as_ref().is_some_and(|announced| announced.complete),
+            blocks: self.cache.len(),
+            stats: self.stats,
+        }
+    }
+}

@@ -174,4 +174,15 @@ mod tests {
         }
         assert!(read_file("t.yaml", b"\xff\xfe").unwrap_err()[0].starts_with("not UTF-8"));
     }
+
+    #[test]
+    fn the_readmes_example_is_taken() {
+        let readme = include_str!("../../../../README.md");
+        let (_, example) = readme.split_once("# policies/search.yaml\n").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        let policies = read_file("search.yaml", example.as_bytes()).unwrap();
+        assert_eq!(policies[0].tenant_id.as_deref(), Some("search"));
+        assert_eq!(policies[0].policy.eviction_ttl_ms, 600_000);
+        assert!(!policies[0].policy.strategy.enable_tenant_hot);
+    }
 }

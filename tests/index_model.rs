@@ -13,6 +13,8 @@
     reason = "a failing test says so by panicking, helpers included"
 )]
 
+use std::collections::{BTreeMap, BTreeSet};
+
 #[path = "support/reference.rs"]
 mod reference;
 
@@ -34,7 +36,7 @@ const SHARDS: u32 = 4;
 const BLOCK: u32 = 16;
 const TTL_MS: u64 = 1_000;
 const START_MS: u64 = 1_700_000_000_000;
-const SCOPES: u32 = 3;
+const SCOPES: u32 = 4;
 
 /// One step of a history. Numbers are concrete, so that any of them can be left out.
 #[derive(Clone, Debug)]
@@ -221,9 +223,73 @@ fn look(reference: &Reference, subject: &Subject, request: &Request, policy: &Po
             return Err(format!("not sorted by replica: {found:?}"));
         }
     }
+    agree_on_names(reference, index)?;
     let decision = decided(index, request, policy, *now_ms);
     agree(&decision, &reference.decide(request, policy, &Ranking::default(), *now_ms))
         .map_err(|problem| format!("{problem}: {decision:?}"))
+}
+
+/// Who serves what and who is up, under the names that histories use and one that they do not.
+fn agree_on_names(reference: &Reference, index: &Index) -> Result<(), String> {
+    for slot in (1..=SCOPES).map(ScopeSlot) {
+        let (found, expected) = (index.keys_of(slot), reference.keys(slot));
+        if found != expected {
+            let problem = if found > expected { "overcount" } else { "undercount" };
+            return Err(format!("{problem}: {found} blocks in {slot:?}, not {expected}"));
+        }
+    }
+    let mut any = false;
+    for tenant_id in ["t", "other", "nobody"] {
+        any |= !reference.holding(tenant_id, None, None).is_empty();
+        let known: BTreeSet<&str> = index.known_tenants().collect();
+        let holding = reference.holding(tenant_id, None, None);
+        same(format!("tenant {tenant_id}"), index.knows_tenant(tenant_id), !holding.is_empty())?;
+        same(format!("tenant {tenant_id} in the list"), known.contains(tenant_id), !holding.is_empty())?;
+        for model_id in ["m", "n"] {
+            let known: BTreeSet<&str> = index.known_models(tenant_id).collect();
+            let holding = reference.holding(tenant_id, Some(model_id), None);
+            same(format!("model {model_id}"), index.knows_model(tenant_id, model_id), !holding.is_empty())?;
+            same(format!("model {model_id} in the list"), known.contains(model_id), !holding.is_empty())?;
+            let members = index.members_of(tenant_id, model_id).map(|(slot, _)| slot);
+            same_replicas("members", members, &reference.members(tenant_id, model_id))?;
+            for hash_scheme in ["vllm", "sglang"] {
+                let scope = Scope {
+                    tenant_id: tenant_id.into(),
+                    model_id: model_id.into(),
+                    hash_scheme: hash_scheme.into(),
+                    adapter_id: String::new(),
+                };
+                let known: BTreeSet<&str> = index.known_schemes(tenant_id, model_id).collect();
+                let holding = reference.holding(tenant_id, Some(model_id), Some(hash_scheme));
+                same(format!("scheme {hash_scheme} in the list"), known.contains(hash_scheme), !holding.is_empty())?;
+                same_replicas("serving", index.serving(&scope).map(|(slot, _)| slot), &holding)?;
+            }
+        }
+    }
+    same(String::from("anything"), !index.is_empty(), any)
+}
+
+fn same(what: String, found: bool, expected: bool) -> Result<(), String> {
+    match (found, expected) {
+        (true, false) => Err(format!("overcount: {what} is known")),
+        (false, true) => Err(format!("undercount: {what} is not known")),
+        _ => Ok(()),
+    }
+}
+
+fn same_replicas(
+    what: &str,
+    found: impl Iterator<Item = ReplicaSlot>,
+    expected: &BTreeSet<ReplicaSlot>,
+) -> Result<(), String> {
+    let found: Vec<ReplicaSlot> = found.collect();
+    if found.iter().any(|slot| !expected.contains(slot)) {
+        return Err(format!("overcount: {what} {found:?}, not {expected:?}"));
+    }
+    if !found.iter().eq(expected) {
+        return Err(format!("undercount: {what} {found:?}, not {expected:?}"));
+    }
+    Ok(())
 }
 
 /// The index's decision, by way of a whole lookup.
@@ -279,10 +345,7 @@ fn agree(decision: &Decision, outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-fn agree_on_match(
-    decision: &Decision,
-    expected: &std::collections::BTreeMap<String, (String, f64, u32)>,
-) -> Result<(), String> {
+fn agree_on_match(decision: &Decision, expected: &BTreeMap<String, (String, f64, u32)>) -> Result<(), String> {
     let best = expected.values().map(|(_, score, _)| *score).fold(0.0, f64::max);
     if decision.detail == Detail::BelowRoutingFloor && close(best, f64::from(Policy::default().routing_floor_score)) {
         return Ok(());
@@ -327,12 +390,12 @@ fn history(seed: u64) -> Vec<Operation> {
     history
 }
 
-/// Scopes 1 and 2 differ in their adapter only, 3 is another tenant's.
+/// Scopes 1 and 2 differ in their adapter only, 3 is another tenant's, 4 another model's and scheme's.
 fn scope(slot: u32) -> Scope {
     Scope {
         tenant_id: if slot == 3 { "other".into() } else { "t".into() },
-        model_id: "m".into(),
-        hash_scheme: "vllm".into(),
+        model_id: if slot == 4 { "n".into() } else { "m".into() },
+        hash_scheme: if slot == 4 { "sglang".into() } else { "vllm".into() },
         adapter_id: if slot == 2 { "lora".into() } else { String::new() },
     }
 }
@@ -374,11 +437,12 @@ impl Storyteller {
         self.next_replica += 1;
         self.live.push(replica.0);
         let name = self.random.below(4);
-        let up = Observation::ReplicaUp {
-            replica,
-            member: Member::new("t", "m", format!("r{name}")),
-            address: format!("10.0.0.{name}:{}", 8000 + replica.0),
+        let member = match self.random.below(8) {
+            0 => Member::new("other", "m", format!("o{name}")),
+            1 => Member::new("t", "n", format!("n{name}")),
+            _ => Member::new("t", "m", format!("r{name}")),
         };
+        let up = Observation::ReplicaUp { replica, member, address: format!("10.0.0.{name}:{}", 8000 + replica.0) };
         out.push(Operation::Observe(up));
         if self.random.below(4) > 0 {
             out.push(Operation::Observe(Observation::ReplicaComplete { replica }));
@@ -399,7 +463,7 @@ impl Storyteller {
     }
 
     fn scope(&mut self) -> ScopeSlot {
-        ScopeSlot(self.random.pick(&[1, 1, 1, 1, 1, 2, 3]))
+        ScopeSlot(self.random.pick(&[1, 1, 1, 1, 1, 1, 2, 3, 4]))
     }
 
     fn store(&mut self, out: &mut Vec<Operation>) {
@@ -493,7 +557,7 @@ fn the_index_agrees_with_the_oracle() {
 
 #[test]
 fn a_history_says_something_about_every_outcome() {
-    let mut seen = std::collections::BTreeMap::new();
+    let mut seen = BTreeMap::new();
     for seed in 0..40 {
         let mut subject = Subject::new(Defect::None);
         for operation in history(seed) {

@@ -389,4 +389,36 @@ mod tests {
         assert_eq!(dictionary.scope_slot(&scope), Some(ScopeSlot(4)));
         assert_eq!(dictionary.published_replicas().collect::<Vec<_>>(), [(ReplicaSlot(9), ReplicaSlot(1))]);
     }
+    #[test]
+    fn members_are_the_generations_that_count() {
+        let mut dictionary = Dictionary::default();
+        let turns = [up(1), complete(1), complete(1), up(2), complete(2), up(2)].map(|fact| dictionary.apply(&fact));
+        let began = |slot| Turn { begun: Some(ReplicaSlot(slot)), ended: Vec::new() };
+        let first_ended = Turn { begun: Some(ReplicaSlot(2)), ended: vec![ReplicaSlot(1)] };
+        let arrives_again = Turn { begun: None, ended: vec![ReplicaSlot(2)] };
+        assert_eq!(turns, [Turn::default(), began(1), Turn::default(), Turn::default(), first_ended, arrives_again]);
+        assert_eq!(dictionary.members("t", "m").count(), 0);
+        dictionary.apply(&complete(2));
+        assert_eq!(dictionary.members("t", "m").map(|(slot, _)| slot.0).collect::<Vec<_>>(), [2]);
+        assert_eq!(dictionary.members("m", "t").count(), 0);
+        assert_eq!(dictionary.generations(&Member::new("t", "m", "a")).collect::<Vec<_>>(), [ReplicaSlot(2)]);
+    }
+
+    #[test]
+    fn an_adapter_has_the_models_that_it_was_seen_with() {
+        let mut dictionary = Dictionary::default();
+        let scopes = [("m", "vllm", "lora"), ("m", "sglang", "lora"), ("n", "vllm", "lora"), ("n", "vllm", "")];
+        for (slot, (model_id, hash_scheme, adapter_id)) in scopes.into_iter().enumerate() {
+            let scope = Scope {
+                tenant_id: "t".into(),
+                model_id: model_id.into(),
+                hash_scheme: hash_scheme.into(),
+                adapter_id: adapter_id.into(),
+            };
+            dictionary.apply(&Observation::Scope { slot: ScopeSlot(slot as u32), scope });
+        }
+        assert_eq!(dictionary.models_of_adapter("t", "lora").collect::<Vec<_>>(), ["m", "n"]);
+        assert_eq!(dictionary.models_of_adapter("t", "").count(), 0);
+        assert_eq!(dictionary.models_of_adapter("u", "lora").count(), 0);
+    }
 }

@@ -166,3 +166,78 @@ fn keys_of_different_widths_are_different_keys() {
     assert_eq!(found.iter().map(|run| run.matched_tokens).collect::<Vec<_>>(), [640]);
     assert_eq!(runs(&index, &[0x0707_0707_0707_0707], NEVER), []);
 }
+
+#[test]
+fn names_are_known_while_a_generation_that_counts_holds_something_under_them() {
+    let mut index = index(up(1, "a").into_iter().take(1).chain([stored(1, &[1, 2], 5)]));
+    let known = |index: &Index| (!index.is_empty(), index.knows_tenant("t"), index.knows_model("t", "m"));
+    assert_eq!(known(&index), (false, false, false), "it is still arriving");
+    index.apply(20, Observation::ReplicaComplete { replica: ReplicaSlot(1) });
+    assert_eq!(known(&index), (true, true, true));
+    assert_eq!(
+        (index.knows_tenant("m"), index.knows_model("t", "t"), index.knows_model("u", "m")),
+        (false, false, false)
+    );
+    assert_eq!(index.known_tenants().collect::<Vec<_>>(), ["t"]);
+    assert_eq!(index.known_models("t").collect::<Vec<_>>(), ["m"]);
+    assert_eq!(index.known_schemes("t", "m").collect::<Vec<_>>(), ["vllm"]);
+    assert_eq!(index.known_models("u").count() + index.known_schemes("t", "x").count(), 0);
+    index.apply(21, Observation::ReplicaGone { replica: ReplicaSlot(1) });
+    assert_eq!(known(&index), (false, false, false), "gone counts no more, swept or not");
+    assert_eq!((index.pairs(), index.keys_of(SCOPE)), (2, 2));
+    (0..4).for_each(|_| index.sweep_next(|_, _| false));
+    assert_eq!((index.pairs(), index.keys_of(SCOPE)), (0, 0));
+}
+
+#[test]
+fn a_replica_serves_while_it_holds_something_in_any_adapter() {
+    let mut index = index(up(1, "a"));
+    let lora = Scope { adapter_id: "lora".into(), ..scope() };
+    index.apply(20, Observation::Scope { slot: ScopeSlot(2), scope: lora.clone() });
+    let in_lora = |observation| match observation {
+        Observation::Stored { replica, tier, last_seen_ms, blocks, .. } => {
+            Observation::Stored { replica, scope: ScopeSlot(2), tier, last_seen_ms, blocks }
+        }
+        other => other,
+    };
+    index.apply(21, stored(1, &[1], 5));
+    index.apply(22, in_lora(stored(1, &[1], 5)));
+    let serving = |index: &Index| [scope(), lora.clone()].map(|scope| index.serving(&scope).count());
+    assert_eq!(serving(&index), [1, 1]);
+    index.apply(23, removed(1, &[1]));
+    assert_eq!(serving(&index), [1, 1]);
+    assert_eq!(index.scopes_of(ReplicaSlot(1)), [ScopeSlot(2)]);
+    index.apply(24, Observation::Cleared { replica: ReplicaSlot(1) });
+    assert_eq!(serving(&index), [0, 0]);
+    assert_eq!(index.members(&scope()).map(|(slot, _)| slot).collect::<Vec<_>>(), [ReplicaSlot(1)], "it is still up");
+}
+
+#[test]
+fn blocks_of_a_scope_that_is_named_later_count_from_then_on() {
+    let mut index = Index::new(4);
+    for (at, observation) in up(1, "a").into_iter().chain([stored(1, &[1], 5)]).enumerate() {
+        index.apply(1 + at as u64, observation);
+    }
+    assert!(index.is_empty());
+    index.apply(9, Observation::Scope { slot: SCOPE, scope: scope() });
+    assert!(index.knows_model("t", "m"));
+    let renamed = Scope { model_id: "n".into(), ..scope() };
+    index.apply(10, Observation::Scope { slot: SCOPE, scope: renamed.clone() });
+    assert_eq!(index.known_models("t").collect::<Vec<_>>(), ["n"], "a number stands for one scope");
+    assert_eq!(index.dictionary().scope_slot(&scope()), None);
+    index.apply(11, removed(1, &[1]));
+    assert!(index.is_empty());
+}
+
+#[test]
+fn hits_outlive_a_new_report_and_go_with_the_block() {
+    let mut index = index(up(1, "a").into_iter().chain([stored(1, &[1], 5)]));
+    let count = |index: &Index| index.holder(SCOPE, &BlockKey::Hash64(1), ReplicaSlot(1)).map(|held| held.access_count);
+    index.count_hits(SCOPE, &BlockKey::Hash64(1), ReplicaSlot(1), |hits| hits + 3);
+    index.apply(20, stored(1, &[1], 9));
+    assert_eq!(count(&index), Some(3));
+    index.apply(21, removed(1, &[1]));
+    assert_eq!(count(&index), None);
+    index.apply(22, stored(1, &[1], 9));
+    assert_eq!(count(&index), Some(0));
+}

@@ -7,14 +7,26 @@ use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, Scope, Scop
 // === impl Publisher ===
 
 impl Publisher {
-    /// The number of a scope; none if there are as many as there may be.
+    /// The number of a scope; none if there are as many as followed replicas may make. However many reports make, there
+    /// is room for these.
     pub fn scope(&mut self, scope: &Scope) -> Option<ScopeSlot> {
-        if let Some(slot) = self.index.dictionary().scope_slot(scope) {
-            return Some(slot);
+        let known = self.index.dictionary().scope_slot(scope);
+        let followed = self.index.dictionary().scope_count().saturating_sub(self.reported_scopes);
+        if known.is_some() || followed >= self.limits.max_scopes { known } else { self.add_scope(scope) }
+    }
+
+    /// The same for a scope that a report names.
+    pub(super) fn reported_scope(&mut self, scope: &Scope) -> Option<ScopeSlot> {
+        let known = self.index.dictionary().scope_slot(scope);
+        if known.is_some() || self.reported_scopes >= self.limits.max_scopes {
+            return known;
         }
-        if self.index.dictionary().scope_count() >= self.limits.max_scopes {
-            return None;
-        }
+        let added = self.add_scope(scope)?;
+        self.reported_scopes += 1;
+        Some(added)
+    }
+
+    fn add_scope(&mut self, scope: &Scope) -> Option<ScopeSlot> {
         self.last_scope = self.last_scope.checked_add(1)?;
         let slot = ScopeSlot(self.last_scope);
         self.commit(Observation::Scope { slot, scope: scope.clone() });

@@ -51,7 +51,7 @@ pub struct PublisherLimits {
     pub future_tolerance_ms: u64,
     /// The most members that are reported at a time.
     pub max_members: usize,
-    /// The most scopes; none is ever given up.
+    /// The most scopes that reports can make, and the most that followed replicas can; none is ever given up.
     pub max_scopes: usize,
 }
 
@@ -67,6 +67,8 @@ pub struct Publisher {
     changes: Vec<Observation>,
     last_replica: u32,
     last_scope: u32,
+    /// How many of the scopes reports made.
+    reported_scopes: usize,
     /// Members that producers report.
     members: HashMap<Member, Reported>,
     /// Where members are reached, as far as it was said.
@@ -121,6 +123,7 @@ impl Publisher {
             changes: Vec::new(),
             last_replica: 0,
             last_scope: 0,
+            reported_scopes: 0,
             members: HashMap::new(),
             addresses: HashMap::new(),
             entries,

@@ -93,7 +93,7 @@ impl Publisher {
             adapter_id: adapter_id.clone(),
         };
         let replica = self.reported_replica(member).ok_or((DropReason::TooManyMembers, count))?;
-        let scope = self.scope(&scope).and_then(|slot| self.scope_name(slot));
+        let scope = self.reported_scope(&scope).and_then(|slot| self.scope_name(slot));
         let scope = scope.ok_or((DropReason::TooManyScopes, count))?;
         let tier = tier_of(entry.tier);
         for block in blocks {

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warmroute::observation::{BlockKey, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier};
+use warmroute::observation::{
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier,
+};
 use warmroute::request::RequestChain;
 use warmroute::routing::policy::{Policy, Ranking};
 
@@ -20,7 +22,7 @@ pub struct Reference {
 /// A generation of a replica that has not ended.
 #[derive(Clone, Debug)]
 struct Generation {
-    replica_id: String,
+    member: Member,
     address: String,
     complete: bool,
     stats: Option<ReplicaStats>,
@@ -74,12 +76,8 @@ impl Reference {
                 self.scopes.insert(*slot, scope.clone());
             }
             Observation::ReplicaUp { replica, member, address } => {
-                let generation = Generation {
-                    replica_id: member.replica_id.clone(),
-                    address: address.clone(),
-                    complete: false,
-                    stats: None,
-                };
+                let generation =
+                    Generation { member: member.clone(), address: address.clone(), complete: false, stats: None };
                 self.generations.insert(*replica, generation);
             }
             Observation::ReplicaComplete { replica } => self.complete(*replica),
@@ -108,10 +106,12 @@ impl Reference {
         }
     }
 
-    /// Forgets what was last seen at `oldest_ms` or before, and what ended generations held.
+    /// Forgets what was last seen at `oldest_ms` or before, what ended generations held, and what is in no known scope.
     pub fn sweep(&mut self, oldest_ms: u64) {
-        let Reference { generations, held, .. } = self;
-        held.retain(|(.., replica), held| held.last_seen_ms > oldest_ms && generations.contains_key(replica));
+        let Reference { scopes, generations, held } = self;
+        held.retain(|(scope, _, replica), held| {
+            held.last_seen_ms > oldest_ms && generations.contains_key(replica) && scopes.contains_key(scope)
+        });
     }
 
     /// The leading run of every generation that counts and has one.
@@ -139,7 +139,7 @@ impl Reference {
                     RequestChain::Chain(_) => runs.values().filter(|other| other.tokens >= run.tokens).count(),
                 };
                 let score = score(run, generation.stats.as_ref(), sharing, total, request, policy, ranking, now_ms);
-                (generation.replica_id.clone(), (generation.address.clone(), score, run.tokens as u32))
+                (generation.member.replica_id.clone(), (generation.address.clone(), score, run.tokens as u32))
             },
         );
         let scored: BTreeMap<_, _> = scored.collect();
@@ -173,37 +173,55 @@ impl Reference {
         }
     }
 
-    /// Replicas that hold anything under the scope's tenant, model and hash scheme.
-    fn serving(&self, scope: &Scope) -> usize {
-        let alike = |other: &Scope| {
-            (&other.tenant_id, &other.model_id, &other.hash_scheme)
-                == (&scope.tenant_id, &scope.model_id, &scope.hash_scheme)
+    /// Replicas that count and hold anything under this tenant; this model of it; this hash scheme of that.
+    pub fn holding(&self, tenant_id: &str, model_id: Option<&str>, hash_scheme: Option<&str>) -> BTreeSet<ReplicaSlot> {
+        let alike = |scope: &Scope| {
+            scope.tenant_id == tenant_id
+                && model_id.is_none_or(|model_id| scope.model_id == model_id)
+                && hash_scheme.is_none_or(|hash_scheme| scope.hash_scheme == hash_scheme)
         };
-        let holding: BTreeSet<ReplicaSlot> = self
-            .held
+        self.held
             .keys()
             .filter(|(slot, ..)| self.scopes.get(slot).is_some_and(alike))
             .map(|(.., replica)| *replica)
             .filter(|replica| self.generations.get(replica).is_some_and(|generation| generation.complete))
-            .collect();
-        holding.len()
+            .collect()
+    }
+
+    /// Replicas that count for this tenant and model, whatever they hold.
+    pub fn members(&self, tenant_id: &str, model_id: &str) -> BTreeSet<ReplicaSlot> {
+        let of = |generation: &Generation| {
+            generation.complete && generation.member.tenant_id == tenant_id && generation.member.model_id == model_id
+        };
+        self.generations.iter().filter(|(_, generation)| of(generation)).map(|(slot, _)| *slot).collect()
+    }
+
+    /// Distinct blocks in a scope, held by whatever generation.
+    pub fn keys(&self, scope: ScopeSlot) -> u64 {
+        let keys: BTreeSet<&BlockKey> =
+            self.held.keys().filter(|(slot, ..)| *slot == scope).map(|(_, key, _)| key).collect();
+        keys.len() as u64
+    }
+
+    fn serving(&self, scope: &Scope) -> usize {
+        self.holding(&scope.tenant_id, Some(&scope.model_id), Some(&scope.hash_scheme)).len()
     }
 
     /// A complete generation ends the others of its replica, but for newer ones that are still arriving.
     fn complete(&mut self, slot: ReplicaSlot) {
         let Some(generation) = self.generations.get_mut(&slot) else { return };
         generation.complete = true;
-        let replica_id = generation.replica_id.clone();
+        let member = generation.member.clone();
         self.generations.retain(|other, generation| {
-            *other == slot || generation.replica_id != replica_id || (*other > slot && !generation.complete)
+            *other == slot || generation.member != member || (*other > slot && !generation.complete)
         });
     }
 
     /// A replica that is gone takes its older generations along.
     fn gone(&mut self, slot: ReplicaSlot) {
         let Some(generation) = self.generations.get(&slot) else { return };
-        let replica_id = generation.replica_id.clone();
-        self.generations.retain(|other, generation| generation.replica_id != replica_id || *other > slot);
+        let member = generation.member.clone();
+        self.generations.retain(|other, generation| generation.member != member || *other > slot);
     }
 }
 

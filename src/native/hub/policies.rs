@@ -154,6 +154,10 @@ fn listed(path: &Path) -> io::Result<Vec<String>> {
 }
 
 fn contents(path: &Path) -> io::Result<Vec<u8>> {
+    // Opening a pipe would wait for somebody to write into it.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
     let mut contents = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut contents)?;
     Ok(contents)
@@ -215,7 +219,8 @@ impl PolicyFollower {
         Some(&self.policies)
     }
 
-    /// Polls every `every` until `stop`, and calls back on each change. A poll that hangs holds up nothing else.
+    /// Polls every `every` until `stop`, for the first time after that, and calls back on each change. A poll that hangs
+    /// holds up no other task.
     pub async fn run(mut self, every: Duration, on_change: impl Fn(&TenantPolicies), stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
             let poll = tokio::task::spawn_blocking(move || {

@@ -123,6 +123,7 @@ fn what_cannot_be_read_keeps_what_it_had() {
     folder.write("policies/b.yaml", &format!("minimumPrefixTokens: 3\n{}", "#".repeat(1 << 20)));
     std::fs::create_dir(folder.0.join("policies/c.yaml")).unwrap();
     let reading = directory.read();
+    assert!(reading.problems[2].ends_with("it is no regular file"), "{:?}", reading.problems);
     assert_eq!(marks(&reading.policies), [("a", 1), ("b", 2)]);
     let files: Vec<_> = reading.problems.iter().map(|line| line.split(": ").take(2).collect::<Vec<_>>()).collect();
     assert_eq!(

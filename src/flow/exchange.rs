@@ -238,8 +238,8 @@ impl<'a, H: HttpHost> Step<'a, H> {
         let known = self.index.ask();
         let (host, input_ended_ns) = (self.host, self.input_ended_ns);
         let asked = Asked { known: &known, config: self.config, request, now_ms: host.now_ms() };
-        let is_late = || has_passed(host, input_ended_ns, asked.policy());
-        let decision = asked.decide(&is_late);
+        let policy = asked.policy();
+        let decision = asked.decide(policy, &|| has_passed(host, input_ended_ns, policy));
         if let View::Index(index) = known.view {
             self.notices.decided(host, decision.reason, &request.scope, index);
         }

@@ -50,12 +50,12 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// Where the request should go, and why. Only replicas that can be sent to are named, and only so many.
-    pub(super) fn decide(&self, is_late: &dyn Fn() -> bool) -> Decision {
+    /// Where the request should go by its [`policy`](Asked::policy), and why. Only replicas that can be sent to are named, and only so many.
+    pub(super) fn decide(&self, policy: &Policy, is_late: &dyn Fn() -> bool) -> Decision {
         let mut decision = match self.trust() {
-            Trust::Fresh(index) => self.of_fresh(index, is_late),
-            Trust::Stale(index) => self.of_stale(index, is_late),
-            Trust::Nothing(state) => or_state(self.lookup(&Index::new(1), self.policy(), is_late), state),
+            Trust::Fresh(index) => self.of_fresh(index, policy, is_late),
+            Trust::Stale(index) => self.of_stale(index, policy, is_late),
+            Trust::Nothing(state) => or_state(self.lookup(&Index::new(1), policy, is_late), state),
         };
         if !decision.ranked.is_empty() {
             decision.ranked.retain(|replica| is_address(&replica.address));
@@ -68,8 +68,8 @@ impl<'a> Asked<'a> {
     }
 
     /// As the index has it, unless what it has nothing of may just be arriving.
-    fn of_fresh(&self, index: &Index, is_late: &dyn Fn() -> bool) -> Decision {
-        let decision = self.lookup(index, self.policy(), is_late);
+    fn of_fresh(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Decision {
+        let decision = self.lookup(index, policy, is_late);
         let scope = &self.request.scope;
         let may_arrive = |member: &Member| match decision.reason {
             ReasonCode::UnknownTenant => member.tenant_id == scope.tenant_id,
@@ -98,8 +98,8 @@ impl<'a> Asked<'a> {
         }
     }
 
-    fn of_stale(&self, index: &Index, is_late: &dyn Fn() -> bool) -> Decision {
-        let policy = Policy { affinity_routing: false, ..self.policy().clone() };
+    fn of_stale(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Decision {
+        let policy = Policy { affinity_routing: false, ..policy.clone() };
         let decision = self.lookup(index, &policy, is_late);
         if decision.reason.is_unknown() { Decision::no_hint(Detail::Stale) } else { or_state(decision, Detail::Stale) }
     }

@@ -226,3 +226,17 @@ impl Detail {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_explains_each_code_and_detail() {
+        let readme = include_str!("../../README.md");
+        let names = ReasonCode::ALL.iter().map(|code| code.as_str()).chain(Detail::ALL.iter().map(|it| it.as_str()));
+        for name in names.filter(|name| !name.is_empty()) {
+            assert!(readme.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+}

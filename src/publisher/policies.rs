@@ -60,12 +60,20 @@ impl Publisher {
         }
     }
 
-    /// Where a reported member is reached, `ip:port` as Envoy knows it. Unless it is said before the member's first
-    /// report, it has no address in Envoy until it is gone and reported anew. False if there are as many addresses as
-    /// there may be.
+    /// Where a reported member is reached, `ip:port` as Envoy knows it. It counts from the member's next announcement: its
+    /// first report, or the next one after it is gone. A member that was reached elsewhere is gone at once: what answers
+    /// there now is another process, which holds nothing. False if there are as many addresses as there may be; those of
+    /// nobody go with the sweep.
     pub fn set_address(&mut self, member: Member, address: &str) -> bool {
         if self.addresses.len() >= self.limits.max_members && !self.addresses.contains_key(&member) {
             return false;
+        }
+        let announced = self.members.get(&member).and_then(|reported| {
+            let replica = self.index.dictionary().replica(reported.replica.slot)?;
+            Some(std::sync::Arc::clone(&replica.address))
+        });
+        if announced.is_some_and(|announced| !announced.is_empty() && *announced != *address) {
+            self.forget(&member);
         }
         self.addresses.insert(member, address.to_owned());
         true

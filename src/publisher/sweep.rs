@@ -66,5 +66,6 @@ impl Publisher {
         let empty = self.members.iter().filter(|(_, reported)| is_empty(reported));
         let empty: Vec<Member> = empty.map(|(member, _)| member.clone()).collect();
         empty.iter().for_each(|member| self.forget(member));
+        self.addresses.retain(|member, _| self.members.contains_key(member));
     }
 }

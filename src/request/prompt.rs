@@ -181,7 +181,11 @@ fn tokenized(text: &str, model_id: &str, tokenizer: &dyn Tokenizer) -> Result<Ve
         TokenizeError::Failed => Detail::NotTokenized,
         TokenizeError::Saturated => Detail::Budget,
     })?;
-    if ids.is_empty() { Err(Detail::NoPrompt) } else { Ok(ids) }
+    match ids.len() {
+        0 => Err(Detail::NoPrompt),
+        1..=MAX_TOKENS => Ok(ids),
+        _ => Err(Detail::TooManyTokens),
+    }
 }
 
 // === impl Resolved ===

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::decision::{Question, RankedReplica};
 use super::policy::{Denominator, SharedPrefix};
 use super::reason::Detail;
-use super::score::{distinguishing_power, freshness, pressure_factor, slo_bias};
+use super::score::{distinguishing_power, finite, freshness, pressure_factor, slo_bias};
 use crate::index::dictionary::Replica;
 use crate::index::run::LeadingRun;
 
@@ -25,15 +25,18 @@ pub fn find(question: &Question) -> Result<Vec<RankedReplica>, Detail> {
         return Err(Detail::BelowMinimumPrefix);
     }
     let total = replicas_compared(question);
-    match above_floors(
-        question,
-        rank(question, &runs, |run| distinguishing_power(matching(question, &runs, run), total)),
-    ) {
-        Err(Detail::BelowRoutingFloor) if question.ranking.shared_prefix == SharedPrefix::LeastPressure => {
+    let by_power = rank(question, &runs, |run| distinguishing_power(matching(question, &runs, run), total));
+    match above_floors(question, by_power) {
+        Err(Detail::BelowRoutingFloor) if prefers_least_pressed(question, &runs, total) => {
             above_floors(question, rank(question, &runs, |_| 1.0))
         }
         ranked => ranked,
     }
+}
+
+/// Whether all of the `total` replicas hold the prompt's beginning, and the least pressed of them is preferred then.
+fn prefers_least_pressed(question: &Question, runs: &[LeadingRun], total: usize) -> bool {
+    question.ranking.shared_prefix == SharedPrefix::LeastPressure && runs.len() >= total
 }
 
 /// The runs of replicas that count, made of blocks that have not expired; at least one token each, or a single key.
@@ -87,7 +90,7 @@ fn scored(question: &Question, run: &LeadingRun, replica: &Replica, power: f32) 
         replica: run.replica,
         replica_id: Arc::clone(&replica.replica_id),
         address: Arc::clone(&replica.address),
-        score,
+        score: finite(score),
         matched_tokens: u32::try_from(run.matched_tokens.min(i32::MAX.into())).unwrap_or(0),
         matched_blocks: run.blocks,
         hit_probability: freshness,

@@ -44,6 +44,11 @@ pub fn distinguishing_power(matching: usize, total: usize) -> f32 {
     }
 }
 
+/// A score that can be compared and sent: what reports and settings at the end of float32 come to is its greatest number.
+pub fn finite(score: f32) -> f32 {
+    if score.is_nan() { 0.0 } else { score.clamp(f32::MIN, f32::MAX) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +89,12 @@ mod tests {
         assert_eq!(distinguishing_power(1, 1), 1.0);
         assert_eq!(distinguishing_power(3, 3), 0.0);
         assert_eq!(distinguishing_power(1, 4), 0.75);
+    }
+
+    #[test]
+    fn a_score_is_a_number() {
+        assert_eq!(finite(170.67), 170.67);
+        assert_eq!(finite(f32::MAX * 2.0), f32::MAX);
+        assert_eq!(finite(f32::INFINITY * 0.0), 0.0);
     }
 }

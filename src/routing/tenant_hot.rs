@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::decision::{Question, RankedReplica};
 use super::prefix_match::sort;
-use super::score::{freshness, pressure_factor, slo_bias};
+use super::score::{finite, freshness, pressure_factor, slo_bias};
 use crate::index::dictionary::Replica;
 use crate::observation::{ReplicaSlot, Tier};
 
@@ -39,7 +39,7 @@ fn warm(question: &Question, slot: ReplicaSlot, replica: &Replica) -> Option<Ran
         replica: slot,
         replica_id: Arc::clone(&replica.replica_id),
         address: Arc::clone(&replica.address),
-        score,
+        score: finite(score),
         matched_tokens: 0,
         matched_blocks: 0,
         hit_probability: stats.hit_rate,

@@ -354,6 +354,30 @@ fn a_reported_replica_has_the_address_that_was_set_before() {
     let mut full = Publisher::new(PublisherLimits { max_members: 1, ..PublisherLimits::default() });
     let set = ["r", "r", "s"].map(|replica_id| full.set_address(Member::new("t", "m", replica_id), "10.0.0.1:80"));
     assert_eq!(set, [true, true, false]);
+    full.sweep(NOW_MS);
+    assert!(full.set_address(Member::new("t", "m", "s"), "10.0.0.1:80"), "an address of nobody makes room");
+}
+
+#[test]
+fn a_replica_that_is_reached_elsewhere_begins_anew() {
+    let mut publisher = publisher();
+    let member = || Member::new("t", "m", "r");
+    let held = |publisher: &Publisher| publisher.index().pairs();
+    publisher.report(&update("r", vec![entry("a", 16)]), NOW_MS);
+    publisher.set_address(member(), "10.0.0.1:80");
+    assert_eq!(held(&publisher), 1, "an address that was not known says nothing of the process");
+    publisher.event(&event(EventKind::AllCleared, "r", ""), NOW_MS);
+    publisher.sweep(NOW_MS);
+    publisher.set_address(member(), "10.0.0.1:80");
+    publisher.report(&update("r", vec![entry("a", 16)]), NOW_MS);
+    publisher.set_address(member(), "10.0.0.1:80");
+    assert_eq!(held(&publisher), 1);
+    publisher.set_address(member(), "10.0.0.2:80");
+    publisher.report(&update("r", vec![entry("b", 16)]), NOW_MS);
+    let addresses = publisher.index().members_of("t", "m").map(|(_, replica)| &*replica.address);
+    assert_eq!(addresses.collect::<Vec<_>>(), ["10.0.0.2:80"]);
+    publisher.sweep(NOW_MS);
+    assert_eq!(publisher.counts().total, 1, "of the earlier process nothing is left");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::native::hub::problems::{Problems, is_host_and_port};
 /// `reports.max_entries`; the contract's number.
 pub const MAX_ENTRIES: u64 = 1_000_000;
 /// `reports.future_tolerance_ms`.
-pub const FUTURE_TOLERANCE_MS: u64 = 5_000;
+pub const FUTURE_TOLERANCE_MS: u64 = 60_000;
 
 /// The most that `reports.max_entries` can be.
 const MOST_ENTRIES: u64 = 64_000_000;
@@ -25,7 +25,7 @@ const EXAMPLE: &str = "example";
 /// What other producers may report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportsConfig {
-    /// The most (replica, prefix) entries in all.
+    /// The most reported (replica, prefix) entries in all; 0 is no limit.
     pub max_entries: u64,
     /// The most distinct prefixes, by tenant.
     pub quotas: BTreeMap<String, u64>,
@@ -109,7 +109,7 @@ pub fn filled(template: &str, tenant_id: &str, replica_id: &str) -> String {
 
 /// Checks `reports`.
 pub fn reports(raw: RawReports, problems: &mut Problems) -> ReportsConfig {
-    let max_entries = problems.number("reports.max_entries", raw.max_entries, MAX_ENTRIES, 1, MOST_ENTRIES);
+    let max_entries = problems.number("reports.max_entries", raw.max_entries, MAX_ENTRIES, 0, MOST_ENTRIES);
     let hour_ms = 60 * 60 * 1_000;
     let tolerance = raw.future_tolerance_ms;
     let future_tolerance = problems.millis("reports.future_tolerance_ms", tolerance, FUTURE_TOLERANCE_MS, 0, hour_ms);
@@ -194,10 +194,10 @@ mod tests {
 
     #[test]
     fn each_wrong_value_is_one_line() {
-        let yaml = "{max_entries: 0, quotas: {inferencecache.io/probe: 1}, future_tolerance_ms: 99999999, \
+        let yaml = "{max_entries: 99999999, quotas: {inferencecache.io/probe: 1}, future_tolerance_ms: 99999999, \
                     addresses: {a: nowhere}, address_template: '{replica_id}'}";
         let expected = [
-            "reports.max_entries is `0`, allowed is 1 to 64000000",
+            "reports.max_entries is `99999999`, allowed is 0 to 64000000",
             "reports.future_tolerance_ms is `99999999`, allowed is 0 to 3600000",
             "reports.quotas is `inferencecache.io/probe`, allowed is a tenant that is not empty and not \
              inferencecache.io/probe",

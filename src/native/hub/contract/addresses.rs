@@ -62,8 +62,11 @@ impl AddressBook {
         if let Some(address) = self.kept(&name) {
             return address;
         }
-        let address = timeout(RESOLVE_LIMIT, lookup_host(&name)).await;
-        let address = address.ok().and_then(Result::ok).and_then(|mut addresses| addresses.next());
+        let addresses = timeout(RESOLVE_LIMIT, lookup_host(&name)).await;
+        let addresses: Vec<SocketAddr> = addresses.ok().and_then(Result::ok).into_iter().flatten().collect();
+        // A name of several addresses comes in any order: what was chosen first stays while it is one of them.
+        let chosen = self.last(&name).filter(|last| addresses.contains(last));
+        let address = chosen.or_else(|| addresses.first().copied());
         if address.is_none() {
             info!(replica_id, name, "the address of a reported replica is not known");
         }
@@ -86,6 +89,11 @@ impl AddressBook {
     fn kept(&self, name: &str) -> Option<Option<SocketAddr>> {
         let resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
         resolved.get(name).filter(|resolved| Instant::now() < resolved.ask_again).map(|resolved| resolved.address)
+    }
+
+    /// What the name was last, however long ago.
+    fn last(&self, name: &str) -> Option<SocketAddr> {
+        self.resolved.lock().unwrap_or_else(PoisonError::into_inner).get(name)?.address
     }
 
     fn keep(&self, name: String, address: Option<SocketAddr>) {

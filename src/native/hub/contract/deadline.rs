@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
+use tonic::{Request, Status};
 
 /// The bound where text is to be tokenized and nobody set another.
 const TEXT_LIMIT: Duration = Duration::from_secs(5);
@@ -16,9 +17,32 @@ const MAX_WAY_BACK: Duration = Duration::from_millis(10);
 /// The longest bound; a longer one is none.
 const MAX_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// When a request's headers came. Its message can come later, and the caller's time runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived(pub Instant);
+
 /// Until when a lookup may take; `None`: as long as it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(pub Option<Instant>);
+
+// === impl Arrived ===
+
+impl Arrived {
+    /// Now.
+    pub fn now() -> Arrived {
+        Arrived(Instant::now())
+    }
+
+    /// Notes that a request's headers are here.
+    ///
+    /// # Errors
+    /// Never.
+    #[allow(clippy::result_large_err, reason = "the type that an interceptor has")]
+    pub fn note(mut request: Request<()>) -> Result<Request<()>, Status> {
+        request.extensions_mut().insert(Arrived::now());
+        Ok(request)
+    }
+}
 
 // === impl Deadline ===
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tonic::Request;
 
-use super::deadline::{Deadline, caller_timeout};
+use super::deadline::{Arrived, Deadline, caller_timeout};
 use super::messages::v1alpha1::{LookupRouteRequest, LookupRouteResponse};
 use super::messages::{lookup_request, lookup_response};
 use super::metrics::ContractMetrics;
@@ -52,9 +52,9 @@ impl Lookups {
         Lookups { state: Arc::clone(state), ranking, preparing, block_sizes: BlockSizes::new(models), metrics }
     }
 
-    /// The response to a request that arrives now.
+    /// The response to a request that has [arrived](Arrived).
     pub async fn answer(&self, request: Request<LookupRouteRequest>) -> LookupRouteResponse {
-        let arrived = Instant::now();
+        let Arrived(arrived) = request.extensions().get().copied().unwrap_or_else(Arrived::now);
         let caller = caller_timeout(request.metadata());
         let request = request.into_inner();
         let (model_id, adapter_id) = (request.model_id.clone(), request.adapter_id.clone());

@@ -26,11 +26,13 @@ use std::sync::Arc;
 
 use futures::Stream;
 use tokio_util::sync::CancellationToken;
+use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::config::HubConfig;
 use super::state::HubState;
 use addresses::AddressBook;
+use deadline::Arrived;
 pub use labels::ModelLabels;
 use lookup::Lookups;
 use messages::v1alpha1::inference_cache_server::{InferenceCache, InferenceCacheServer};
@@ -49,6 +51,10 @@ const MAX_REQUEST_BYTES: usize = 8 * 1024 * 1024;
 const RENDERED: &str = "OK";
 /// The reason code of what has no hint to give.
 const NO_HINT: &str = "NO_HINT";
+
+/// The contract as a gRPC service.
+pub type ContractService =
+    InterceptedService<InferenceCacheServer<Contract>, fn(Request<()>) -> Result<Request<()>, Status>>;
 
 /// Serves the contract.
 pub struct Contract {
@@ -79,8 +85,9 @@ impl Contract {
     }
 
     /// As a gRPC service.
-    pub fn into_service(self) -> InferenceCacheServer<Contract> {
-        InferenceCacheServer::new(self).max_decoding_message_size(MAX_REQUEST_BYTES)
+    pub fn into_service(self) -> ContractService {
+        let server = InferenceCacheServer::new(self).max_decoding_message_size(MAX_REQUEST_BYTES);
+        InterceptedService::new(server, Arrived::note)
     }
 }
 

@@ -123,3 +123,69 @@ impl Tokenizer for Saturated {
         Err(TokenizeError::Saturated)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::fingerprint::BlockSize;
+    use crate::observation::Scope;
+    use crate::request::{NoTokenizer, PromptInput, RequestChain};
+
+    struct Panics;
+
+    impl Tokenizer for Panics {
+        fn tokenize(&self, _: &str, _: &str) -> Result<Vec<u32>, TokenizeError> {
+            panic!("as a tokenizer of somebody else's might")
+        }
+    }
+
+    fn request(source: PromptSource) -> LookupRequest {
+        let scope =
+            Scope { tenant_id: "t".into(), model_id: "m".into(), hash_scheme: "s".into(), adapter_id: String::new() };
+        let prompt = PromptInput { source, ..PromptInput::default() };
+        LookupRequest { scope, prompt, block_size: BlockSize::DEFAULT, slo_ttft_ms: None }
+    }
+
+    async fn resolved(
+        tokenizer: impl Tokenizer + Send + Sync + 'static,
+        source: PromptSource,
+        deadline: Deadline,
+    ) -> Result<Resolved, ReasonCode> {
+        let preparing = Preparing::new(Arc::new(tokenizer));
+        let resolved = preparing.resolve(request(source), &Arc::default(), &Arc::default(), deadline).await;
+        resolved.map(|(_, resolved)| resolved).map_err(|answer| answer.decision.reason)
+    }
+
+    #[tokio::test]
+    async fn a_deadline_that_has_passed_is_a_timeout_whatever_the_input() {
+        let passed = Deadline(Some(Instant::now()));
+        for source in [PromptSource::Absent, PromptSource::Text("x".into()), PromptSource::TokenIds(vec![1; 20_000])] {
+            assert_eq!(resolved(NoTokenizer, source, passed).await, Err(ReasonCode::Timeout));
+        }
+    }
+
+    #[tokio::test]
+    async fn many_ids_give_the_same_keys_as_few() {
+        let in_time = Deadline(Some(Instant::now() + Duration::from_secs(60)));
+        let keys = |count: u32| resolved(NoTokenizer, PromptSource::TokenIds((0..count).collect()), in_time);
+        let (few, many) = (keys(1_600).await.unwrap().chain, keys(16_000).await.unwrap().chain);
+        let (RequestChain::Chain(few), RequestChain::Chain(many)) = (few, many) else { panic!("chains") };
+        assert_eq!((few.len(), many.len()), (100, 1_000));
+        assert_eq!(few[..], many[..100]);
+    }
+
+    #[tokio::test]
+    async fn a_tokenizer_that_panics_costs_the_hint_and_its_slot_comes_back() {
+        let preparing = Preparing::new(Arc::new(Panics));
+        for _ in 0..2 * MAX_TOKENIZING {
+            let request = request(PromptSource::Text("x".into()));
+            let answer = preparing.resolve(request, &Arc::default(), &Arc::default(), Deadline(None)).await;
+            assert_eq!(answer.unwrap_err().decision.reason, ReasonCode::NoHint);
+        }
+        assert_eq!(preparing.slots.available_permits(), MAX_TOKENIZING);
+    }
+}

@@ -1,0 +1,54 @@
+//! Where case files are.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::format::CaseFile;
+
+/// Names files and folders of cases that are replayed beside our own, separated as in `PATH`.
+pub const ELSEWHERE: &str = "WARMROUTE_CASES";
+
+/// Our own case files, then those that [`ELSEWHERE`] names.
+///
+/// # Errors
+/// When one of them cannot be listed; names it.
+pub fn paths() -> Result<Vec<PathBuf>, String> {
+    let mut found = under(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance"))?;
+    for named in std::env::split_paths(&std::env::var_os(ELSEWHERE).unwrap_or_default()) {
+        if !named.as_os_str().is_empty() {
+            found.extend(under(&named)?);
+        }
+    }
+    Ok(found)
+}
+
+/// The file itself, or the `.json` files of a folder and those below it, in order.
+fn under(path: &Path) -> Result<Vec<PathBuf>, String> {
+    let unreadable = |error: std::io::Error| format!("{}: {error}", path.display());
+    if !path.is_dir() {
+        return fs::metadata(path).map(|_| vec![path.to_owned()]).map_err(unreadable);
+    }
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(path).map_err(unreadable)? {
+        entries.push(entry.map_err(unreadable)?.path());
+    }
+    entries.sort();
+    let mut found = Vec::new();
+    for entry in entries {
+        if entry.is_dir() {
+            found.extend(under(&entry)?);
+        } else if entry.extension().is_some_and(|extension| extension == "json") {
+            found.push(entry);
+        }
+    }
+    Ok(found)
+}
+
+/// Reads a case file.
+///
+/// # Errors
+/// When it cannot be read or is no case file; names it.
+pub fn read(path: &Path) -> Result<CaseFile, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+}

@@ -242,6 +242,13 @@ impl Index {
         }
     }
 
+    /// Drops what a generation held that has ended, without waiting for the sweep. Walks the whole index.
+    pub fn sweep_ended(&mut self, replica: ReplicaSlot) {
+        if self.dictionary.replica(replica).is_none() {
+            self.clear(u64::MAX, replica);
+        }
+    }
+
     fn shard_of(&self, scope: ScopeSlot, key: &BlockKey) -> usize {
         let hash = match key {
             // Spread once more: explicit keys need not be well mixed.
@@ -279,6 +286,9 @@ impl Index {
     }
 
     fn clear(&mut self, sequence: u64, replica: ReplicaSlot) {
+        if !self.holdings.contains_key(&replica) {
+            return;
+        }
         let mut dropped = Vec::new();
         for shard in self.shards.iter_mut().filter(|shard| sequence > shard.as_of) {
             shard.retain(|_, holder| holder.replica != replica, |scope, _, change| dropped.push((scope, change)));

@@ -241,3 +241,8 @@ fn hits_outlive_a_new_report_and_go_with_the_block() {
     index.apply(22, stored(1, &[1], 9));
     assert_eq!(count(&index), Some(0));
 }
+
+#[test]
+fn a_pair_costs_24_bytes_besides_its_block() {
+    assert_eq!(size_of::<Holder>(), 24);
+}

@@ -53,7 +53,7 @@ impl Publisher {
     }
 
     pub(super) fn count_eviction(&mut self, tenant_id: &str, cause: Cause) {
-        let algorithm = self.policies.for_tenant(tenant_id).eviction.as_str();
+        let algorithm = algorithm(self.policies.for_tenant(tenant_id).eviction);
         *self.evictions.entries.entry((algorithm, cause.as_str())).or_default() += 1;
     }
 
@@ -77,14 +77,10 @@ impl Cause {
     }
 }
 
-// === impl Eviction ===
-
-impl Eviction {
-    /// The value of the metric label.
-    fn as_str(self) -> &'static str {
-        match self {
-            Eviction::Lru => "lru",
-            Eviction::Lfu => "lfu",
-        }
+/// The value of the metric label.
+fn algorithm(eviction: Eviction) -> &'static str {
+    match eviction {
+        Eviction::Lru => "lru",
+        Eviction::Lfu => "lfu",
     }
 }

@@ -1,8 +1,7 @@
 //! Replicas that the publisher follows itself: whoever does gets numbers here and says what it sees with them.
 
 use super::Publisher;
-use super::entries::{Rank, ReplicaName, ScopeName};
-use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, Scope, ScopeSlot};
+use crate::observation::{Member, Observation, ReplicaSlot, Scope, ScopeSlot};
 
 // === impl Publisher ===
 
@@ -82,36 +81,5 @@ impl Publisher {
         let replica = reported.replica.slot;
         self.clearing(&reported.replica, Observation::ReplicaGone { replica });
         self.entries.reported.remove(&replica);
-    }
-
-    /// Makes a change after which `replica` holds nothing.
-    pub(super) fn clearing(&mut self, replica: &ReplicaName, change: Observation) {
-        let held = self.index.blocks_of(replica.slot);
-        let named = held.into_iter().filter_map(|(scope, key)| Some((self.scope_name(scope)?, key)));
-        let ranked: Vec<(ScopeName, BlockKey, Rank)> = named
-            .map(|(scope, key)| {
-                let rank = self.rank(replica, &scope, &key);
-                (scope, key, rank)
-            })
-            .collect();
-        self.commit(change);
-        for (scope, key, before) in ranked {
-            let now = self.rank(replica, &scope, &key);
-            self.entries.reorder(&scope, &key, replica, before, now);
-        }
-    }
-
-    /// Makes a change to one block at a reported replica.
-    pub(super) fn changing(
-        &mut self,
-        replica: &ReplicaName,
-        scope: &ScopeName,
-        key: &BlockKey,
-        change: impl FnOnce(&mut Publisher),
-    ) {
-        let before = self.rank(replica, scope, key);
-        change(self);
-        let now = self.rank(replica, scope, key);
-        self.entries.reorder(scope, key, replica, before, now);
     }
 }

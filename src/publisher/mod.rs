@@ -8,6 +8,7 @@
 //! all of it, and by a quota of each tenant. What is followed is bounded by the engines, and counts for neither.
 //! What no replica can mean is left out, and [counted by reason](Dropped): see [`DropReason`].
 
+mod address;
 mod changes;
 mod counts;
 mod dropped;
@@ -20,6 +21,7 @@ mod policies;
 mod report;
 mod reported;
 mod sweep;
+mod track;
 
 use std::collections::BTreeMap;
 

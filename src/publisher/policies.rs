@@ -1,10 +1,10 @@
-//! Policies, quotas and addresses: what operators say.
+//! Policies and quotas: what operators say.
 
 use std::collections::BTreeMap;
 
 use super::Publisher;
 use super::entries::Prefix;
-use crate::observation::{Member, Observation};
+use crate::observation::Observation;
 use crate::routing::policy::{Eviction, Policies, Policy};
 
 // === impl Publisher ===
@@ -58,25 +58,6 @@ impl Publisher {
                 .collect();
             prefixes.into_iter().for_each(|prefix| self.entries.add_prefix(prefix));
         }
-    }
-
-    /// Where a reported member is reached, `ip:port` as Envoy knows it. It counts from the member's next announcement: its
-    /// first report, or the next one after it is gone. A member that was reached elsewhere is gone at once: what answers
-    /// there now is another process, which holds nothing. False if there are as many addresses as there may be; those of
-    /// nobody go with the sweep.
-    pub fn set_address(&mut self, member: Member, address: &str) -> bool {
-        if self.addresses.len() >= self.limits.max_members && !self.addresses.contains_key(&member) {
-            return false;
-        }
-        let announced = self.members.get(&member).and_then(|reported| {
-            let replica = self.index.dictionary().replica(reported.replica.slot)?;
-            Some(std::sync::Arc::clone(&replica.address))
-        });
-        if announced.is_some_and(|announced| !announced.is_empty() && *announced != *address) {
-            self.forget(&member);
-        }
-        self.addresses.insert(member, address.to_owned());
-        true
     }
 
     /// Orders the entries by the policies of the moment.

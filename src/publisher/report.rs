@@ -7,14 +7,12 @@
 use std::sync::Arc;
 
 use super::dropped::{DropReason, Dropped};
-use super::entries::{Rank, ReplicaName, ScopeName};
+use super::entries::{ReplicaName, ScopeName};
 use super::message::{CacheStateUpdate, PrefixEntry, ReportedStats};
 use super::{MAX_NAME_BYTES, Publisher, Reported, StatsRecord};
-use crate::index::shard::Holder;
 use crate::observation::{
-    BlockKey, MAX_KEY_BYTES, Member, Observation, RESERVED_TENANT, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier,
+    BlockKey, MAX_KEY_BYTES, Member, Observation, RESERVED_TENANT, ReplicaStats, Scope, StoredBlock, Tier,
 };
-use crate::routing::policy::Eviction;
 
 // === impl Publisher ===
 
@@ -149,49 +147,6 @@ impl Publisher {
         let replica = ReplicaName { replica_id: Arc::from(&*member.replica_id), slot };
         self.members.insert(member.clone(), Reported { replica: replica.clone(), stats: None });
         Some(replica)
-    }
-
-    pub(super) fn scope_name(&self, slot: ScopeSlot) -> Option<ScopeName> {
-        Some(ScopeName { scope: Arc::clone(self.index.dictionary().scope_name(slot)?), slot })
-    }
-
-    /// What a block at `replica` is ordered by now.
-    pub(super) fn rank(&self, replica: &ReplicaName, scope: &ScopeName, key: &BlockKey) -> Rank {
-        let tenant_id = &scope.scope.tenant_id;
-        let entry = self.reported_holder(replica, scope, key).map(|holder| {
-            match self.policies.for_tenant(tenant_id).eviction {
-                Eviction::Lru => (0, holder.last_seen_ms),
-                Eviction::Lfu => (holder.access_count, holder.last_seen_ms),
-            }
-        });
-        let newest_ms = if self.entries.has_quota(tenant_id) {
-            self.reported_holdings(scope, key).map(|holder| holder.last_seen_ms).max()
-        } else {
-            None
-        };
-        Rank { entry, newest_ms }
-    }
-
-    /// The replicas that the block was reported of.
-    pub(super) fn reported_holders(&self, scope: &ScopeName, key: &BlockKey) -> impl Iterator<Item = ReplicaName> {
-        self.reported_holdings(scope, key).filter_map(|holder| {
-            let slot = holder.replica;
-            let replica_id = Arc::clone(&self.index.dictionary().replica(slot)?.replica_id);
-            Some(ReplicaName { replica_id, slot })
-        })
-    }
-
-    fn reported_holdings(&self, scope: &ScopeName, key: &BlockKey) -> impl Iterator<Item = &Holder> {
-        self.index.holders(scope.slot, key).iter().filter(|holder| self.is_reported(holder))
-    }
-
-    fn reported_holder(&self, replica: &ReplicaName, scope: &ScopeName, key: &BlockKey) -> Option<&Holder> {
-        self.index.holder(scope.slot, key, replica.slot).filter(|holder| self.is_reported(holder))
-    }
-
-    /// Whether a producer reported it of a replica that is not gone since.
-    fn is_reported(&self, holder: &Holder) -> bool {
-        self.entries.reported.contains(&holder.replica) && self.index.dictionary().replica(holder.replica).is_some()
     }
 
     fn count_all_dropped(&mut self, reason: DropReason, update: &CacheStateUpdate) -> Dropped {

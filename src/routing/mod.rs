@@ -1,8 +1,8 @@
 //! Where a request should go, and why: the public LookupRoute contract, step by step.
 //!
 //! [`lookup`] is the whole of one lookup, from its input to its answer; [`decision`] the part of it that asks the index:
-//! [prefix_match](prefix_match), and where nothing matches [tenant_hot](tenant_hot), [unknown](unknown) and
-//! [affinity](affinity). [`policy`] has what an operator may set, [`score`] the formulas, [`reason`] the codes.
+//! [`prefix_match`], and where nothing matches [`tenant_hot`], [`unknown`] and
+//! [`affinity`]. [`policy`] has what an operator may set, [`score`] the formulas, [`reason`] the codes.
 
 pub mod affinity;
 pub mod decision;

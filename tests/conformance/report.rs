@@ -68,14 +68,17 @@ impl Report {
         say(&format!("MISMATCH {}: case {id} cannot be read: {error}", self.file));
     }
 
-    /// Counts a vector, and lists how it differs.
-    pub fn vector(&mut self, name: &str, differences: Vec<Difference>) {
+    /// Counts a vector, and lists how it differs or why it cannot be read.
+    pub fn vector(&mut self, name: &str, differences: Result<Vec<Difference>, String>) {
         self.vectors += 1;
-        if !differences.is_empty() {
-            self.mismatched += 1;
-            say(&format!("MISMATCH {}: vector {name}", self.file));
-        }
-        differences.iter().for_each(|difference| say(&format!("    {}", line(difference))));
+        let lines = match differences {
+            Ok(differences) if differences.is_empty() => return,
+            Ok(differences) => differences.iter().map(line).collect(),
+            Err(error) => vec![error],
+        };
+        self.mismatched += 1;
+        say(&format!("MISMATCH {}: vector {name}", self.file));
+        lines.iter().for_each(|line| say(&format!("    {line}")));
     }
 
     /// Fails the run, whatever the cases say.

@@ -1,9 +1,10 @@
 //! A run: every case of every file, and the vectors.
 
 use crate::cases::check::Difference;
+use crate::cases::files;
 use crate::cases::format::{Case, CaseFile};
 use crate::cases::replay::Outcome;
-use crate::cases::{files, vectors};
+use crate::cases::vectors::{AffinityVector, FingerprintVector};
 use crate::report::Report;
 
 /// Our own files must hold at least this many cases: a folder that went missing must not look like a success.
@@ -14,16 +15,12 @@ pub type Replay<'a> = &'a dyn Fn(&Case) -> Option<Outcome>;
 
 /// Replays all there is.
 pub fn all(replay: Replay, report: &mut Report) {
-    match files::paths() {
-        Ok(paths) => {
-            for path in &paths {
-                match files::read(path) {
-                    Ok(file) => replay_file(&path.display().to_string(), &file, replay, report),
-                    Err(error) => report.problem(error),
-                }
-            }
+    for path in files::paths() {
+        let read = path.and_then(|path| Ok((path.display().to_string(), files::read(&path)?)));
+        match read {
+            Ok((name, file)) => replay_file(&name, &file, replay, report),
+            Err(error) => report.problem(error),
         }
-        Err(error) => report.problem(error),
     }
     if report.cases() < OWN_CASES {
         report.problem(format!("only {} cases were replayed, there must be {OWN_CASES} at least", report.cases()));
@@ -33,30 +30,24 @@ pub fn all(replay: Replay, report: &mut Report) {
 fn replay_file(name: &str, file: &CaseFile, replay: Replay, report: &mut Report) {
     report.begin(name);
     for raw in &file.cases {
-        match raw.read() {
-            Ok(case) => match replay(&case) {
-                Some(outcome) => report.case(&raw.id(), &case, outcome),
-                None => report.left_out(),
-            },
+        match raw.read::<Case>().map(|case| (replay(&case), case)) {
+            Ok((Some(outcome), case)) => report.case(&raw.id(), &case, outcome),
+            Ok((None, _)) => report.left_out(),
             Err(error) => report.unreadable(&raw.id(), error),
         }
     }
-    for vector in &file.fingerprint.vectors {
-        report.vector(&format!("fingerprint {}", vector.name), vector.differences());
+    for raw in &file.fingerprint.vectors {
+        let differences = raw.read::<FingerprintVector>().map(|vector| vector.differences());
+        report.vector(&format!("fingerprint {}", raw.id()), differences);
     }
-    for vector in &file.affinity.vectors {
-        report.vector(&format!("affinity {}", vector.name), differences(vector, replay));
+    for raw in &file.affinity.vectors {
+        let differences = raw.read::<AffinityVector>().and_then(|vector| differences(&vector, replay));
+        report.vector(&format!("affinity {}", raw.id()), differences);
     }
 }
 
-fn differences(vector: &vectors::AffinityVector, replay: Replay) -> Vec<Difference> {
-    let outcome = vector.to_case().and_then(|case| replay(&case));
-    match outcome {
-        Some(outcome) => outcome.mismatches.into_iter().map(|mismatch| mismatch.difference).collect(),
-        None => vec![Difference {
-            field: "seed_hex".into(),
-            expected: format!("a seed of kind {:?}", vector.seed_kind),
-            got: vector.seed_hex.clone(),
-        }],
-    }
+fn differences(vector: &AffinityVector, replay: Replay) -> Result<Vec<Difference>, String> {
+    let case = vector.to_case().ok_or_else(|| format!("seed_hex is no seed of kind {:?}", vector.seed_kind))?;
+    let outcome = replay(&case).ok_or("it is left out")?;
+    Ok(outcome.mismatches.into_iter().map(|mismatch| mismatch.difference).collect())
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cases::format::{Case, RawCase};
+use crate::cases::format::{Case, Raw};
 use crate::cases::replay::Outcome;
 use crate::report::Report;
 
@@ -38,8 +38,7 @@ pub fn run(replay: Replay, report: &mut Report) {
 
 /// How many differences a case has.
 fn mismatches(replay: Replay, case: &Value) -> Result<usize, String> {
-    let raw: RawCase = serde_json::from_value(case.clone()).map_err(|error| error.to_string())?;
-    Ok(replay(&raw.read()?).mismatches.len())
+    Ok(replay(&Raw(case.clone()).read()?).mismatches.len())
 }
 
 fn right() -> Value {

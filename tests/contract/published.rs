@@ -26,6 +26,11 @@ async fn reports_and_events_reach_a_subscriber_as_they_come() {
     assert!(observer.complete.contains("a"), "it counts at once");
     assert_eq!(observer.addresses["a"], "10.0.0.7:8000");
     assert_eq!((observer.stats["a"].hit_rate, observer.stats["a"].pressure), (0.5, 0.25));
+    let (_, state) = hub_support::get(&hub, "/state").await;
+    let state: serde_json::Value = serde_json::from_str(&state).unwrap();
+    let expected = serde_json::json!([{"id": "a", "tenant": "t", "model": "m", "address": "10.0.0.7:8000", "blocks": 2,
+                                       "pressure": 0.25, "hit_rate": 0.5}]);
+    assert_eq!((&state["reported"], &state["replicas"]), (&expected, &serde_json::json!([])));
     publish(&mut client, Type::PrefixEvicted, "a", b"p").await;
     observer.until("the eviction", |seen| seen.held.get("a") == Some(&keys(&[b"12345678"]))).await;
     publish(&mut client, Type::AllCleared, "a", b"").await;

@@ -18,7 +18,7 @@ pub const STATS_REPEAT_MS: u64 = 5_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReplicaIndex(pub usize);
 
-/// One replica as operators see it.
+/// One followed replica as operators see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaView {
     /// Its id.

@@ -1,7 +1,8 @@
 //! The HTTP side, for operators: `/metrics`, `/healthz`, `/readyz`, `/state`.
 //!
 //! `/healthz` answers 200 while the process runs. `/readyz` answers 200 once of every replica is known all that can be: it
-//! was caught up with, or could not be reached in time. `/state` is a small JSON object.
+//! was caught up with, or could not be reached in time. `/state` is a JSON object: every followed replica, and the first
+//! [`MAX_REPORTED`] of those that producers report.
 
 use std::sync::Arc;
 
@@ -14,6 +15,10 @@ use serde_json::{Value, json};
 
 use super::metrics::{CONTENT_TYPE, Metrics, ReplicaMetrics};
 use super::state::HubState;
+use crate::publisher::Publisher;
+
+/// The most reported replicas in `/state`.
+const MAX_REPORTED: usize = 1_000;
 
 /// What the handlers read.
 #[derive(Clone)]
@@ -72,5 +77,22 @@ async fn state(State(operations): State<Operations>) -> Json<Value> {
         "sequence": operations.state.sequence(),
         "subscribers": operations.metrics.subscribers(),
         "replicas": replicas,
+        "reported": operations.state.read(reported),
     }))
+}
+
+fn reported(publisher: &Publisher) -> Vec<Value> {
+    let all = publisher.reported().into_iter().take(MAX_REPORTED);
+    all.map(|(slot, replica)| {
+        json!({
+            "id": replica.member.replica_id,
+            "tenant": replica.member.tenant_id,
+            "model": replica.member.model_id,
+            "address": &*replica.address,
+            "blocks": publisher.index().pairs_of(slot),
+            "pressure": replica.stats.map(|stats| stats.pressure),
+            "hit_rate": replica.stats.map(|stats| stats.hit_rate),
+        })
+    })
+    .collect()
 }

@@ -2,10 +2,16 @@
 //!
 //! After each step both must hold the same, and so must an index that follows the publisher's changes.
 
+mod naive;
+
 use std::collections::BTreeSet;
+
+use naive::{Defect, Held, Naive, Place};
 
 use super::*;
 use crate::observation::Observation;
+use crate::request::RequestChain;
+use crate::routing::decision::RankedReplica;
 use crate::routing::policy::{Eviction, Policy};
 
 const HISTORIES: u64 = 120;
@@ -13,205 +19,22 @@ const STEPS: usize = 60;
 const MAX_ENTRIES: u64 = 12;
 const HASHES: [&str; 7] = ["a", "b", "c", "d", "eeeeeeee", "eeeeeeef", "eeeeeeeeg"];
 
-/// Tenant, model, scheme, adapter, hash, replica: in the order in which equals go.
-type Place = (String, String, String, String, Vec<u8>, String);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
-    tokens: u32,
-    tier: Tier,
-    seen_ms: u64,
-    hits: u32,
-}
-
 #[derive(Clone, Debug)]
 enum Step {
     Report(CacheStateUpdate),
     Event(CacheEvent),
-    Hit(Place),
+    /// A tenant's requests for a block hit it, wherever it is.
+    Hit(String, Vec<u8>),
+    /// A member is reached elsewhere.
+    Move(Member, String),
     Sweep,
     Wait(u64),
     Policies(Policies),
     Quotas(BTreeMap<String, u64>),
 }
 
-/// A mistake made on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Defect {
-    CapTakesTheNewest,
-    CapIgnoresHits,
-    QuotaGoesByTheOldestHolder,
-    SweepIgnoresTheTenant,
-    ReportForgetsHits,
-    EventStaysInOneScheme,
-    ClearKeepsAdapters,
-}
-
-/// What the contract says, with a scan for each question.
-#[derive(Debug, Default)]
-struct Naive {
-    defect: Option<Defect>,
-    policies: Policies,
-    quotas: BTreeMap<String, u64>,
-    held: BTreeMap<Place, Held>,
-    /// By tenant, model and replica: hit rate, pressure, and when the replica was last said to live.
-    stats: BTreeMap<(String, String, String), (f32, f32, u64)>,
-    evicted: BTreeMap<(&'static str, &'static str), u64>,
-    over_quota: BTreeMap<String, u64>,
-}
-
 /// A 64-bit generator (splitmix64, public domain, by Sebastiano Vigna).
 struct Random(u64);
-
-// === impl Naive ===
-
-impl Naive {
-    fn has(&self, defect: Defect) -> bool {
-        self.defect == Some(defect)
-    }
-
-    fn step(&mut self, step: &Step, now_ms: u64) {
-        match step {
-            Step::Report(update) => self.report(update, now_ms),
-            Step::Event(event) => self.event(event, now_ms),
-            Step::Hit(place) => {
-                if let Some(held) = self.held.get_mut(place)
-                    && self.policies.for_tenant(&place.0).eviction == Eviction::Lfu
-                {
-                    held.hits += 1;
-                }
-            }
-            Step::Sweep => self.sweep(now_ms),
-            Step::Wait(_) => {}
-            Step::Policies(policies) => self.policies = policies.clone(),
-            Step::Quotas(quotas) => self.quotas = quotas.clone(),
-        }
-    }
-
-    fn report(&mut self, update: &CacheStateUpdate, now_ms: u64) {
-        let seen_ms = if update.timestamp_us == 0 { now_ms } else { update.timestamp_us as u64 / 1000 };
-        for entry in &update.prefixes {
-            let adapter = if entry.adapter_id.is_empty() { &update.adapter_id } else { &entry.adapter_id };
-            let mut total = 0;
-            let mut blocks: Vec<(Vec<u8>, u32)> = Vec::new();
-            for (hash, tokens) in entry.block_hashes.iter().zip(&entry.block_token_counts) {
-                total += *tokens as u32;
-                blocks.push((hash.clone(), total));
-            }
-            if !entry.prefix_hash.is_empty() {
-                blocks.push((entry.prefix_hash.clone(), entry.token_count as u32));
-            }
-            for (hash, tokens) in blocks {
-                let CacheStateUpdate { tenant_id, model_id, hash_scheme, replica_id, .. } = update.clone();
-                let place = (tenant_id, model_id, hash_scheme, adapter.clone(), hash, replica_id);
-                let kept = self.held.get(&place).map_or(0, |held| held.hits);
-                let hits = if self.has(Defect::ReportForgetsHits) { 0 } else { kept };
-                let tier = if entry.tier == 2 { Tier::T2 } else { Tier::T1 };
-                self.held.insert(place, Held { tokens, tier, seen_ms, hits });
-            }
-        }
-        if let Some(stats) = update.stats {
-            let member = (update.tenant_id.clone(), update.model_id.clone(), update.replica_id.clone());
-            self.stats.insert(member, (stats.hit_rate, stats.pressure, seen_ms));
-        }
-        self.limit_tenant(&update.tenant_id);
-        self.limit_all();
-    }
-
-    fn event(&mut self, event: &CacheEvent, now_ms: u64) {
-        let of_member =
-            |place: &Place| (&place.0, &place.1, &place.5) == (&event.tenant_id, &event.model_id, &event.replica_id);
-        let defect = self.defect;
-        let member = (event.tenant_id.clone(), event.model_id.clone(), event.replica_id.clone());
-        match event.kind {
-            EventKind::PrefixEvicted => self.held.retain(|place, _| {
-                let is_concerned = of_member(place)
-                    && place.4 == event.prefix_hash
-                    && (event.adapter_id.is_empty() || place.3 == event.adapter_id)
-                    && (defect != Some(Defect::EventStaysInOneScheme) || place.2 == "vllm");
-                !is_concerned
-            }),
-            EventKind::AllCleared => {
-                let kept = |place: &Place| defect == Some(Defect::ClearKeepsAdapters) && !place.3.is_empty();
-                self.held.retain(|place, _| !of_member(place) || kept(place));
-                self.stats.remove(&member);
-            }
-            EventKind::ReplicaUpdated => {
-                self.stats.entry(member).and_modify(|(.., seen_ms)| *seen_ms = now_ms);
-            }
-            EventKind::PrefixAdded | EventKind::Unspecified => {}
-        }
-    }
-
-    fn sweep(&mut self, now_ms: u64) {
-        let Naive { defect, policies, held, stats, evicted, .. } = self;
-        let is_old = |tenant_id: &str, seen_ms: u64| {
-            let tenant_id = if *defect == Some(Defect::SweepIgnoresTheTenant) { "" } else { tenant_id };
-            now_ms.saturating_sub(seen_ms) >= policies.for_tenant(tenant_id).eviction_ttl_ms
-        };
-        held.retain(|place, held| {
-            let is_old = is_old(&place.0, held.seen_ms);
-            if is_old {
-                *evicted.entry((algorithm(policies, &place.0), "ttl")).or_default() += 1;
-            }
-            !is_old
-        });
-        stats.retain(|member, (.., seen_ms)| !is_old(&member.0, *seen_ms));
-        for tenant_id in self.quotas.keys().cloned().collect::<Vec<_>>() {
-            self.limit_tenant(&tenant_id);
-        }
-        self.limit_all();
-    }
-
-    fn limit_tenant(&mut self, tenant_id: &str) {
-        let Some(max) = self.quotas.get(tenant_id).copied() else { return };
-        loop {
-            let mut ages: BTreeMap<(&str, &str, &str, &[u8]), u64> = BTreeMap::new();
-            for ((tenant, model, scheme, adapter, hash, _), held) in &self.held {
-                if tenant == tenant_id {
-                    let age = ages.entry((model, scheme, adapter, hash)).or_insert(held.seen_ms);
-                    *age = if self.has(Defect::QuotaGoesByTheOldestHolder) {
-                        held.seen_ms.min(*age)
-                    } else {
-                        held.seen_ms.max(*age)
-                    };
-                }
-            }
-            if ages.len() as u64 <= max {
-                return;
-            }
-            let (_, victim) = ages.iter().map(|(prefix, age)| (*age, *prefix)).min().unwrap();
-            let victim = (victim.0.to_owned(), victim.1.to_owned(), victim.2.to_owned(), victim.3.to_vec());
-            self.held.retain(|(tenant, model, scheme, adapter, hash, _), _| {
-                tenant != tenant_id || (&victim.0, &victim.1, &victim.2, &victim.3) != (model, scheme, adapter, hash)
-            });
-            *self.over_quota.entry(tenant_id.to_owned()).or_default() += 1;
-        }
-    }
-
-    fn limit_all(&mut self) {
-        while self.held.len() as u64 > MAX_ENTRIES {
-            let hits = |place: &Place, held: &Held| match self.policies.for_tenant(&place.0).eviction {
-                Eviction::Lfu if !self.has(Defect::CapIgnoresHits) => held.hits,
-                _ => 0,
-            };
-            let mut order: Vec<(u32, u64, Place)> =
-                self.held.iter().map(|(place, held)| (hits(place, held), held.seen_ms, place.clone())).collect();
-            order.sort();
-            let victim = if self.has(Defect::CapTakesTheNewest) { order.pop() } else { order.into_iter().next() };
-            let (_, _, place) = victim.unwrap();
-            self.held.remove(&place);
-            *self.evicted.entry((algorithm(&self.policies, &place.0), "cap")).or_default() += 1;
-        }
-    }
-}
-
-fn algorithm(policies: &Policies, tenant_id: &str) -> &'static str {
-    match policies.for_tenant(tenant_id).eviction {
-        Eviction::Lru => "lru",
-        Eviction::Lfu => "lfu",
-    }
-}
 
 // === Histories ===
 
@@ -238,16 +61,13 @@ impl Random {
         match self.below(20) {
             0..9 => Step::Report(self.update(now_ms)),
             9..12 => Step::Event(self.event()),
-            12..14 => Step::Hit((
-                self.name(&["t", "u"]),
-                self.name(&["m", "m", "n"]),
-                self.name(&["vllm", "vllm", "sglang"]),
-                self.name(&["", "", "lora"]),
-                self.name(&HASHES).into(),
-                self.name(&["r", "s", "q"]),
-            )),
+            12..14 => Step::Hit(self.name(&["t", "u"]), self.name(&HASHES).into()),
             14 => Step::Sweep,
-            15..18 => Step::Wait(self.pick(&[1, 1, 10, 100, 600])),
+            15 => {
+                let replica_id = self.name(&["r", "s", "q"]);
+                Step::Move(Member::new("t", "m", replica_id), self.name(&["10.0.0.1:80", "10.0.0.2:80"]))
+            }
+            16..18 => Step::Wait(self.pick(&[1, 1, 10, 100, 600])),
             18 => Step::Policies(self.policies()),
             _ => {
                 let tenants = ["t", "u"].map(|tenant_id| (tenant_id.to_owned(), self.below(6) as u64));
@@ -337,33 +157,38 @@ fn take(publisher: &mut Publisher, step: &Step, now_ms: u64) {
     match step {
         Step::Report(update) => assert_eq!(publisher.report(update, now_ms).total(), 0),
         Step::Event(event) => assert_eq!(publisher.event(event, now_ms).total(), 0),
-        Step::Hit((tenant_id, model_id, hash_scheme, adapter_id, hash, replica_id)) => {
-            let scope = Scope {
-                tenant_id: tenant_id.clone(),
-                model_id: model_id.clone(),
-                hash_scheme: hash_scheme.clone(),
-                adapter_id: adapter_id.clone(),
-            };
-            let key = BlockKey::from_bytes(hash).unwrap();
-            let found = publisher.index().members(&scope).find(|(_, replica)| &*replica.replica_id == replica_id);
-            let Some((slot, replica)) = found else { return };
-            let delivered = crate::routing::decision::RankedReplica {
-                replica: slot,
-                replica_id: replica.replica_id.clone(),
-                address: replica.address.clone(),
-                score: 1.0,
-                matched_tokens: 16,
-                matched_blocks: 1,
-                hit_probability: 1.0,
-                tier: Tier::T1,
-            };
-            publisher.credit(&scope, &crate::request::RequestChain::Exact { key }, &[delivered]);
+        Step::Hit(tenant_id, hash) => {
+            let held = holdings(publisher.index());
+            let found = held.keys().filter(|place| (&place.0, &place.4) == (tenant_id, hash));
+            found.for_each(|place| deliver(publisher, place));
         }
+        Step::Move(member, address) => assert!(publisher.set_address(member, address)),
         Step::Sweep => publisher.sweep(now_ms),
         Step::Wait(_) => {}
         Step::Policies(policies) => publisher.set_policies(policies.clone()),
         Step::Quotas(quotas) => publisher.set_quotas(quotas.clone()),
     }
+}
+
+/// Counts a hit of one block at one replica.
+fn deliver(publisher: &mut Publisher, place: &Place) {
+    let (tenant_id, model_id, hash_scheme, adapter_id, hash, replica_id) = place.clone();
+    let scope = Scope { tenant_id, model_id, hash_scheme, adapter_id };
+    let mut members = publisher.index().members(&scope);
+    let (slot, replica) = members.find(|(_, replica)| *replica.replica_id == *replica_id).unwrap();
+    let delivered = RankedReplica {
+        replica: slot,
+        replica_id: replica.replica_id.clone(),
+        address: replica.address.clone(),
+        score: 1.0,
+        matched_tokens: 16,
+        matched_blocks: 1,
+        hit_probability: 1.0,
+        tier: Tier::T1,
+    };
+    drop(members);
+    let exact = RequestChain::Exact { key: BlockKey::from_bytes(&hash).unwrap() };
+    publisher.credit(&scope, &exact, &[delivered]);
 }
 
 /// Where they differ, if they do.
@@ -402,37 +227,75 @@ fn differ(naive: &Naive, publisher: &Publisher, subscriber: &Subscriber) -> Opti
     None
 }
 
-fn run(seed: u64, defect: Option<Defect>) -> Result<(), String> {
-    let limits = PublisherLimits { max_entries: MAX_ENTRIES, ..PublisherLimits::default() };
-    let mut publisher = Publisher::new(limits);
-    let mut naive = Naive { defect, ..Naive::default() };
-    let mut subscriber = Subscriber::new();
+fn history(seed: u64) -> Vec<Step> {
     let mut random = Random(seed);
     let mut now_ms = NOW_MS;
-    for at in 0..STEPS {
+    let step = |_| {
         let step = random.step(now_ms);
         if let Step::Wait(ms) = step {
             now_ms += ms;
         }
-        take(&mut publisher, &step, now_ms);
-        naive.step(&step, now_ms);
+        step
+    };
+    (0..STEPS).map(step).collect()
+}
+
+fn run(history: &[Step], defect: Option<Defect>) -> Result<(), String> {
+    let limits = PublisherLimits { max_entries: MAX_ENTRIES, ..PublisherLimits::default() };
+    let mut publisher = Publisher::new(limits);
+    let mut naive = Naive { defect, ..Naive::default() };
+    let mut subscriber = Subscriber::new();
+    let mut now_ms = NOW_MS;
+    for step in history {
+        if let Step::Wait(ms) = step {
+            now_ms += ms;
+        }
+        take(&mut publisher, step, now_ms);
+        naive.step(step, now_ms);
         subscriber.follow(&mut publisher);
         if let Some(difference) = differ(&naive, &publisher, &subscriber) {
-            return Err(format!("seed {seed}, step {at}, {step:?}: {difference}"));
+            return Err(format!("{step:?}: {difference}"));
         }
     }
     Ok(())
 }
 
+/// Leaves steps out, in ever smaller pieces, while what is left still fails.
+fn shrink(mut history: Vec<Step>, defect: Option<Defect>) -> Vec<Step> {
+    let mut size = history.len() / 2;
+    while size > 0 {
+        let mut at = 0;
+        while at < history.len() {
+            let mut shorter = history.clone();
+            shorter.drain(at..(at + size).min(history.len()));
+            if run(&shorter, defect).is_err() {
+                history = shorter;
+            } else {
+                at += size;
+            }
+        }
+        size /= 2;
+    }
+    history
+}
+
+/// The first seed whose history fails, that history shrunk, and what is wrong.
+fn first_failure(defect: Option<Defect>) -> Option<(u64, Vec<Step>, String)> {
+    let seed = (0..HISTORIES).find(|seed| run(&history(*seed), defect).is_err())?;
+    let shrunk = shrink(history(seed), defect);
+    let problem = run(&shrunk, defect).unwrap_err();
+    Some((seed, shrunk, problem))
+}
+
 #[test]
 fn a_publisher_keeps_what_the_contract_says() {
-    for seed in 0..HISTORIES {
-        run(seed, None).unwrap();
+    if let Some((seed, shrunk, problem)) = first_failure(None) {
+        panic!("seed {seed}: {problem}\nafter {shrunk:#?}");
     }
 }
 
 #[test]
-fn every_planted_defect_is_found() {
+fn every_planted_defect_is_found_and_shrinks() {
     for defect in [
         Defect::CapTakesTheNewest,
         Defect::CapIgnoresHits,
@@ -442,6 +305,7 @@ fn every_planted_defect_is_found() {
         Defect::EventStaysInOneScheme,
         Defect::ClearKeepsAdapters,
     ] {
-        assert!((0..HISTORIES).any(|seed| run(seed, Some(defect)).is_err()), "{defect:?} passes");
+        let (seed, shrunk, _) = first_failure(Some(defect)).unwrap_or_else(|| panic!("{defect:?} passes"));
+        assert!(shrunk.len() <= 14, "{defect:?}, seed {seed}, is still {} long", shrunk.len());
     }
 }

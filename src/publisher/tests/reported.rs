@@ -1,4 +1,5 @@
 use super::*;
+use crate::routing::policy::{Eviction, Policy};
 
 #[test]
 fn a_prefix_is_stored_with_what_the_report_says() {
@@ -346,38 +347,50 @@ fn members_and_scopes_are_bounded() {
 #[test]
 fn a_reported_replica_has_the_address_that_was_set_before() {
     let mut publisher = publisher();
-    assert!(publisher.set_address(Member::new("t", "m", "r"), "10.0.0.1:80"));
+    assert!(publisher.set_address(&Member::new("t", "m", "r"), "10.0.0.1:80"));
     publisher.report(&update("r", vec![entry("a", 16)]), NOW_MS);
     publisher.report(&update("s", vec![entry("a", 16)]), NOW_MS);
     let addresses = publisher.index().members_of("t", "m").map(|(_, replica)| &*replica.address);
     assert_eq!(addresses.collect::<Vec<_>>(), ["10.0.0.1:80", ""]);
     let mut full = Publisher::new(PublisherLimits { max_members: 1, ..PublisherLimits::default() });
-    let set = ["r", "r", "s"].map(|replica_id| full.set_address(Member::new("t", "m", replica_id), "10.0.0.1:80"));
+    let set = ["r", "r", "s"].map(|replica_id| full.set_address(&Member::new("t", "m", replica_id), "10.0.0.1:80"));
     assert_eq!(set, [true, true, false]);
     full.sweep(NOW_MS);
-    assert!(full.set_address(Member::new("t", "m", "s"), "10.0.0.1:80"), "an address of nobody makes room");
+    assert!(full.set_address(&Member::new("t", "m", "s"), "10.0.0.1:80"), "an address of nobody makes room");
 }
 
 #[test]
-fn a_replica_that_is_reached_elsewhere_begins_anew() {
-    let mut publisher = publisher();
-    let member = || Member::new("t", "m", "r");
-    let held = |publisher: &Publisher| publisher.index().pairs();
-    publisher.report(&update("r", vec![entry("a", 16)]), NOW_MS);
-    publisher.set_address(member(), "10.0.0.1:80");
-    assert_eq!(held(&publisher), 1, "an address that was not known says nothing of the process");
-    publisher.event(&event(EventKind::AllCleared, "r", ""), NOW_MS);
-    publisher.sweep(NOW_MS);
-    publisher.set_address(member(), "10.0.0.1:80");
-    publisher.report(&update("r", vec![entry("a", 16)]), NOW_MS);
-    publisher.set_address(member(), "10.0.0.1:80");
-    assert_eq!(held(&publisher), 1);
-    publisher.set_address(member(), "10.0.0.2:80");
-    publisher.report(&update("r", vec![entry("b", 16)]), NOW_MS);
-    let addresses = publisher.index().members_of("t", "m").map(|(_, replica)| &*replica.address);
-    assert_eq!(addresses.collect::<Vec<_>>(), ["10.0.0.2:80"]);
-    publisher.sweep(NOW_MS);
-    assert_eq!(publisher.counts().total, 1, "of the earlier process nothing is left");
+fn a_member_that_moves_keeps_what_it_holds() {
+    let quotas = BTreeMap::from([("t".to_owned(), 3)]);
+    let mut publisher = Publisher::new(PublisherLimits { max_entries: 3, quotas, ..PublisherLimits::default() });
+    let default = Policy { eviction: Eviction::Lfu, ..Policy::default() };
+    publisher.set_policies(Policies { default, by_tenant: BTreeMap::new() });
+    let stats = Some(ReportedStats { pressure: 0.5, ..ReportedStats::default() });
+    for (at, hash) in ["a", "b", "c"].into_iter().enumerate() {
+        publisher.report(&CacheStateUpdate { stats, ..update("r", vec![entry(hash, 16)]) }, NOW_MS + at as u64);
+    }
+    publisher.set_access_count(&scope(), &key("a"), "r", 7);
+    let mut subscriber = Subscriber::new();
+    subscriber.follow(&mut publisher);
+    let before = publisher.cache_state("t", "m");
+    assert!(publisher.set_address(&Member::new("t", "m", "r"), "10.0.0.2:80"));
+    assert!(publisher.set_address(&Member::new("t", "m", "r"), "10.0.0.2:80"));
+    assert_eq!(subscriber.follow(&mut publisher), 6, "up, three blocks, statistics, complete: once");
+    for index in [publisher.index(), &subscriber.0] {
+        let members: Vec<_> = index.members_of("t", "m").map(|(_, replica)| replica).collect();
+        let [replica] = &members[..] else { panic!("{members:?}") };
+        assert_eq!((&*replica.address, replica.stats.unwrap().pressure), ("10.0.0.2:80", 0.5));
+        assert_eq!(held(index, &scope(), "b", "r").unwrap().last_seen_ms, NOW_MS + 1);
+        assert!(held(index, &scope(), "a", "r").is_some() && held(index, &scope(), "c", "r").is_some());
+    }
+    assert_eq!(publisher.cache_state("t", "m"), before);
+    assert_eq!(publisher.access_count(&scope(), &key("a"), "r"), Some(7));
+    publisher.set_access_count(&scope(), &key("c"), "r", 1);
+    publisher.report(&update("r", vec![entry("d", 16)]), NOW_MS + 9);
+    assert_eq!(letters(&publisher, "r"), "bcd", "its quota took the oldest");
+    publisher.set_quotas(BTreeMap::new());
+    publisher.report(&update("r", vec![entry("e", 16)]), NOW_MS + 10);
+    assert_eq!(letters(&publisher, "r"), "cde", "the cap took what was hit least and longest ago");
 }
 
 #[test]

@@ -8,18 +8,15 @@ use super::format::CaseFile;
 /// Names files and folders of cases that are replayed beside our own, separated as in `PATH`.
 pub const ELSEWHERE: &str = "WARMROUTE_CASES";
 
-/// Our own case files, then those that [`ELSEWHERE`] names.
-///
-/// # Errors
-/// When one of them cannot be listed; names it.
-pub fn paths() -> Result<Vec<PathBuf>, String> {
-    let mut found = under(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance"))?;
-    for named in std::env::split_paths(&std::env::var_os(ELSEWHERE).unwrap_or_default()) {
-        if !named.as_os_str().is_empty() {
-            found.extend(under(&named)?);
-        }
-    }
-    Ok(found)
+/// Our own case files, then those that [`ELSEWHERE`] names; in place of what cannot be listed, why, which names it.
+pub fn paths() -> Vec<Result<PathBuf, String>> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
+    let named = std::env::var_os(ELSEWHERE).unwrap_or_default();
+    let named = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty());
+    let listed = [own].into_iter().chain(named).map(|path| under(&path));
+    listed
+        .flat_map(|listed| listed.map_or_else(|error| vec![Err(error)], |paths| paths.into_iter().map(Ok).collect()))
+        .collect()
 }
 
 /// The file itself, or the `.json` files of a folder and those below it, in order.

@@ -6,27 +6,32 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::messages::{Entry, Event, Float, Lookup, TokenIds, Update};
-use super::vectors::{AffinityVectors, FingerprintVectors};
 
 /// A file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CaseFile {
-    pub fingerprint: FingerprintVectors,
-    pub affinity: AffinityVectors,
-    pub cases: Vec<RawCase>,
+    pub fingerprint: Vectors,
+    pub affinity: Vectors,
+    pub cases: Vec<Raw>,
 }
 
-/// A case of which only the name is read yet, so that one that cannot be read does not hide the others.
-#[derive(Clone, Debug, Deserialize)]
-pub struct RawCase {
-    pub id: Value,
-    #[serde(flatten)]
-    pub rest: Value,
+/// Vectors of a hash: [`FingerprintVector`](super::vectors::FingerprintVector)s or
+/// [`AffinityVector`](super::vectors::AffinityVector)s.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Vectors {
+    pub vectors: Vec<Raw>,
 }
+
+/// A case or a vector that is not read yet, so that one that cannot be read does not hide the others.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+pub struct Raw(pub Value);
 
 /// A case.
 #[derive(Clone, Debug, Deserialize)]
@@ -243,19 +248,20 @@ pub struct ExpectedReplica {
     pub t2_query_tokens: Option<i64>,
 }
 
-// === impl RawCase ===
+// === impl Raw ===
 
-impl RawCase {
-    /// The id as text.
+impl Raw {
+    /// Its id, or its name if it has none.
     pub fn id(&self) -> String {
-        self.id.as_str().map_or_else(|| self.id.to_string(), str::to_owned)
+        let id = self.0.get("id").or_else(|| self.0.get("name")).unwrap_or(&Value::Null);
+        id.as_str().map_or_else(|| id.to_string(), str::to_owned)
     }
 
-    /// The case itself.
+    /// What it is.
     ///
     /// # Errors
     /// When it has not the shape that is documented here; names what is wrong.
-    pub fn read(&self) -> Result<Case, String> {
-        Case::deserialize(&self.rest).map_err(|error| error.to_string())
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, String> {
+        T::deserialize(&self.0).map_err(|error| error.to_string())
     }
 }

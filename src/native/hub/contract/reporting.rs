@@ -14,8 +14,8 @@ use super::messages::{reported_event, reported_update};
 use crate::native::hub::clock::unix_ms;
 use crate::native::hub::state::HubState;
 use crate::observation::Member;
-use crate::publisher::Dropped;
-use crate::publisher::message::CacheStateUpdate;
+use crate::publisher::message::{self, CacheStateUpdate, EventKind};
+use crate::publisher::{Dropped, Publisher};
 
 /// How many blocks are taken in without a pause.
 const PIECE_BLOCKS: usize = 1_024;
@@ -52,7 +52,7 @@ impl Reports {
             let update = reported_update(update);
             let member = Member::new(&*update.tenant_id, &*update.model_id, &*update.replica_id);
             if let Some(address) = self.addresses.address(&member.tenant_id, &member.replica_id).await {
-                self.state.change(|publisher| publisher.set_address(member, &address.to_string()));
+                self.state.change(|publisher| set_address(publisher, &member, &address.to_string()));
             }
             outcome.offered = outcome.offered.saturating_add(update.offered());
             // One time for all of it, however long it takes.
@@ -71,6 +71,21 @@ impl Reports {
         let dropped = self.state.change(|publisher| publisher.event(&event, unix_ms()));
         Outcome { offered: 1, dropped }.ack()
     }
+}
+
+/// Says where a member is reached. What answers elsewhere than before is another process, which holds nothing yet.
+fn set_address(publisher: &mut Publisher, member: &Member, address: &str) {
+    if publisher.reported_address(member).is_some_and(|before| !before.is_empty() && before != address) {
+        let cleared = message::CacheEvent {
+            kind: EventKind::AllCleared,
+            replica_id: member.replica_id.clone(),
+            model_id: member.model_id.clone(),
+            tenant_id: member.tenant_id.clone(),
+            ..message::CacheEvent::default()
+        };
+        publisher.event(&cleared, unix_ms());
+    }
+    publisher.set_address(member, address);
 }
 
 /// The update in pieces, its statistics in the last: lookups and streams get their turn between any two. An entry is in
@@ -109,6 +124,7 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::publisher::PublisherLimits;
     use crate::publisher::message::{PrefixEntry, ReportedStats};
 
     fn update(entries: usize, chain: usize) -> CacheStateUpdate {
@@ -140,5 +156,26 @@ mod tests {
             let prefixes: Vec<PrefixEntry> = pieces.into_iter().flat_map(|piece| piece.prefixes).collect();
             assert_eq!(prefixes, whole.prefixes);
         }
+    }
+    #[test]
+    fn what_is_reached_elsewhere_holds_nothing_yet() {
+        let mut publisher = Publisher::new(PublisherLimits::default());
+        let member = Member::new("t", "m", "a");
+        let entry = PrefixEntry { prefix_hash: b"p".to_vec(), token_count: 16, ..PrefixEntry::default() };
+        let report = CacheStateUpdate {
+            replica_id: "a".into(),
+            model_id: "m".into(),
+            tenant_id: "t".into(),
+            hash_scheme: "s".into(),
+            prefixes: vec![entry],
+            ..CacheStateUpdate::default()
+        };
+        publisher.report(&report, unix_ms());
+        for (address, pairs) in [("10.0.0.1:80", 1), ("10.0.0.1:80", 1), ("10.0.0.2:80", 0)] {
+            set_address(&mut publisher, &member, address);
+            assert_eq!(publisher.reported_address(&member), Some(address));
+            assert_eq!(publisher.index().pairs(), pairs, "{address}");
+        }
+        assert_eq!(publisher.dropped().total(), 0);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! A file gives what differs from a plain POST of its body to `/v1/completions`: `headers` are added, in place of the
 //! plain ones of that name, and those named in `without` are left out; the `config` fields replace those of the base
-//! configuration. Keys that come from token ids are golden vectors
-//! of the public contract, not of this code's making.
+//! configuration; `reported` are the adapters that engines reported, as tenant, adapter and model; `chain_matching` is
+//! the policy's `enableChainMatching`. Keys that come from token ids are golden vectors of the public contract, not of
+//! this code's making.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +23,8 @@ use serde_json::{Map, Value, json};
 use warmroute::config::FilterConfig;
 use warmroute::observation::BlockKey;
 use warmroute::request::{
-    HeadVerdict, LookupRequest, NoTokenizer, RequestChain, RequestHead, Resolved, read_body, read_head,
+    HeadVerdict, KnownAdapters, LookupRequest, NoAdapters, NoTokenizer, RequestChain, RequestHead, Resolved, read_body,
+    read_head,
 };
 use warmroute::routing::policy::Strategy;
 use warmroute::routing::reason::Detail;
@@ -35,6 +37,9 @@ struct Case {
     config: Map<String, Value>,
     tenant_property: Option<String>,
     #[serde(default)]
+    reported: Reported,
+    chain_matching: Option<bool>,
+    #[serde(default)]
     headers: Vec<(String, String)>,
     #[serde(default)]
     without: Vec<String>,
@@ -43,6 +48,10 @@ struct Case {
     expect: Expected,
 }
 
+/// Tenant, adapter and model, as the engines reported them.
+#[derive(Clone, Default, Deserialize)]
+struct Reported(Vec<[String; 3]>);
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Expected {
@@ -50,7 +59,7 @@ struct Expected {
     head: String,
     /// Why there is no request; absent if there is one.
     detail: Option<String>,
-    /// The model that the refusal names.
+    /// The model that the body's refusal names.
     model: Option<String>,
     /// Tenant, model, hash scheme, adapter.
     scope: Option<[String; 4]>,
@@ -58,7 +67,7 @@ struct Expected {
     keys: Option<Vec<String>>,
     tokens: Option<Vec<i32>>,
     /// The key and token count of an exact request.
-    exact: Option<(String, i32)>,
+    exact: Option<(String, i64)>,
     effective_tokens: Option<i64>,
     slo_ttft_ms: Option<u32>,
 }
@@ -87,12 +96,12 @@ fn every_request_comes_to_what_its_file_says() {
 #[test]
 fn one_token_more_than_the_cap_is_too_many() {
     let config = config(&Map::new());
-    let (inputs, _) = read_head(&RequestHead { headers: &[] }, None, &config);
+    let (inputs, _) = read_head(&RequestHead { headers: &[] }, None, &config, &mut NoAdapters);
     let body = |tokens: usize| format!(r#"{{"model":"llama","prompt":[{}]}}"#, vec!["1"; tokens].join(","));
-    let at_cap = read_body(body(1 << 20).as_bytes(), &inputs, &config).unwrap();
-    assert_eq!(resolve(&at_cap).unwrap().effective_tokens, 1 << 20);
-    let above = read_body(body((1 << 20) + 1).as_bytes(), &inputs, &config).unwrap();
-    assert_eq!(resolve(&above), Err(Detail::TooManyTokens));
+    let at_cap = read_body(body(1 << 20).as_bytes(), &inputs, &config, &mut NoAdapters).unwrap();
+    assert_eq!(resolve(&at_cap, Strategy::default()).unwrap().effective_tokens, 1 << 20);
+    let above = read_body(body((1 << 20) + 1).as_bytes(), &inputs, &config, &mut NoAdapters).unwrap();
+    assert_eq!(resolve(&above, Strategy::default()), Err(Detail::TooManyTokens));
 }
 
 // === impl Case ===
@@ -122,16 +131,37 @@ impl Case {
             (Some(_), Some(_)) => panic!("body and body_hex"),
         };
         let headers = headers(body.len(), &self.headers, &self.without);
-        let (inputs, verdict) = read_head(&RequestHead { headers: &headers }, self.tenant_property.as_deref(), &config);
+        let head = RequestHead { headers: &headers };
+        let mut known = self.reported.clone();
+        let (inputs, verdict) = read_head(&head, self.tenant_property.as_deref(), &config, &mut known);
         match verdict {
             HeadVerdict::Release(detail) => Outcome { head: "release", request: Err((detail.as_str(), None)) },
-            HeadVerdict::Ready(request) => Outcome { head: "ready", request: resolved(request) },
+            HeadVerdict::Ready(request) => Outcome { head: "ready", request: self.resolved(request) },
             HeadVerdict::Hold { .. } => {
-                let request = read_body(&body, &inputs, &config);
+                let request = read_body(&body, &inputs, &config, &mut known);
                 let request = request.map_err(|refusal| (refusal.detail.as_str(), refusal.model));
-                Outcome { head: "hold", request: request.and_then(resolved) }
+                Outcome { head: "hold", request: request.and_then(|request| self.resolved(request)) }
             }
         }
+    }
+
+    /// The request with its keys, or why it has none and its model.
+    fn resolved(&self, request: LookupRequest) -> Result<(LookupRequest, Resolved), (&'static str, Option<String>)> {
+        let contract = Strategy::default();
+        let enable_chain_matching = self.chain_matching.unwrap_or(contract.enable_chain_matching);
+        match resolve(&request, Strategy { enable_chain_matching, ..contract }) {
+            Ok(resolved) => Ok((request, resolved)),
+            Err(detail) => Err((detail.as_str(), Some(request.scope.model_id))),
+        }
+    }
+}
+
+// === impl Reported ===
+
+impl KnownAdapters for Reported {
+    fn models_of(&mut self, tenant_id: &str, adapter_id: &str) -> Vec<String> {
+        let of = |[tenant, adapter, _]: &&[String; 3]| tenant == tenant_id && adapter == adapter_id;
+        self.0.iter().filter(of).map(|[.., model]| model.clone()).collect()
     }
 }
 
@@ -145,7 +175,7 @@ impl Expected {
         same("effective_tokens", &Some(resolved.effective_tokens), &self.effective_tokens)?;
         same("slo_ttft_ms", &request.slo_ttft_ms, &self.slo_ttft_ms)?;
         let (keys, tokens, exact) = match &resolved.chain {
-            RequestChain::Exact { key } => (None, None, Some((hex(key), request.prompt.prefix_token_count))),
+            RequestChain::Exact { key } => (None, None, Some((hex(key), resolved.effective_tokens))),
             RequestChain::Chain(blocks) => (
                 Some(blocks.iter().map(|block| hex(&block.key)).collect()),
                 Some(blocks.iter().map(|block| block.tokens).collect()),
@@ -158,18 +188,10 @@ impl Expected {
     }
 }
 
-/// The request with its keys, or why it has none and its model.
-fn resolved(request: LookupRequest) -> Result<(LookupRequest, Resolved), (&'static str, Option<String>)> {
-    match resolve(&request) {
-        Ok(resolved) => Ok((request, resolved)),
-        Err(detail) => Err((detail.as_str(), Some(request.scope.model_id))),
-    }
-}
-
-/// The keys that a request comes to under the contract's strategy.
-fn resolve(request: &LookupRequest) -> Result<Resolved, Detail> {
+/// The keys that a request comes to.
+fn resolve(request: &LookupRequest, strategy: Strategy) -> Result<Resolved, Detail> {
     let model_id = &request.scope.model_id;
-    let resolved = request.prompt.resolve(Strategy::default(), request.block_size, model_id, &NoTokenizer);
+    let resolved = request.prompt.resolve(strategy, request.block_size, model_id, &NoTokenizer);
     resolved.map_err(|unresolved| unresolved.detail)
 }
 

@@ -8,12 +8,12 @@ use proxy_wasm::types::Action;
 
 use super::proxy_host::ProxyHost;
 use super::root::Plugin;
-use crate::flow::exchange::{Exchange, Followed, Next, Router};
+use crate::flow::exchange::{Exchange, Next, Notices, Router};
 
 /// A request.
 pub struct Http {
     plugin: Option<Rc<Plugin>>,
-    followed: Rc<RefCell<Followed>>,
+    notices: Rc<RefCell<Notices>>,
     exchange: Exchange,
 }
 
@@ -21,14 +21,15 @@ pub struct Http {
 
 impl Http {
     /// A request of a root context; without a plugin, of one that is not configured.
-    pub fn new(plugin: Option<Rc<Plugin>>, followed: Rc<RefCell<Followed>>) -> Http {
-        Http { plugin, followed, exchange: Exchange::default() }
+    pub fn new(plugin: Option<Rc<Plugin>>, notices: Rc<RefCell<Notices>>) -> Http {
+        Http { plugin, notices, exchange: Exchange::default() }
     }
 
     fn step(&mut self, step: impl FnOnce(&mut Exchange, Option<Router<'_>>) -> Next) -> Action {
         let mut node = self.plugin.as_ref().and_then(|plugin| plugin.node.try_borrow_mut().ok());
-        let router =
-            self.plugin.as_ref().zip(node.as_mut()).map(|(plugin, node)| Router { config: &plugin.config, node });
+        let mut notices = self.notices.try_borrow_mut().ok();
+        let parts = self.plugin.as_ref().zip(node.as_mut()).zip(notices.as_mut());
+        let router = parts.map(|((plugin, node), notices)| Router { config: &plugin.config, node, notices });
         match step(&mut self.exchange, router) {
             Next::Continue => Action::Continue,
             Next::Hold => Action::Pause,
@@ -52,8 +53,8 @@ impl HttpContext for Http {
     }
 
     fn on_http_response_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
-        if let (Some(plugin), Ok(mut followed)) = (&self.plugin, self.followed.try_borrow_mut()) {
-            self.exchange.on_response_headers(&ProxyHost, &plugin.config, &mut followed);
+        if let (Some(plugin), Ok(mut notices)) = (&self.plugin, self.notices.try_borrow_mut()) {
+            self.exchange.on_response_headers(&ProxyHost, &plugin.config, &mut notices);
         }
         Action::Continue
     }

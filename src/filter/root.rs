@@ -10,7 +10,7 @@ use super::http::Http;
 use super::proxy_host::{Buffer, ProxyHost};
 use super::vm;
 use crate::config::FilterConfig;
-use crate::flow::exchange::Followed;
+use crate::flow::exchange::Notices;
 use crate::flow::metrics;
 use crate::flow::node::Node;
 use crate::host::{Host, HttpHost, Level, StreamToken};
@@ -19,7 +19,7 @@ use crate::host::{Host, HttpHost, Level, StreamToken};
 pub struct Root {
     context_id: u32,
     plugin: Option<Rc<Plugin>>,
-    followed: Rc<RefCell<Followed>>,
+    notices: Rc<RefCell<Notices>>,
 }
 
 /// What a valid configuration makes of a root context.
@@ -35,7 +35,7 @@ pub struct Plugin {
 impl Root {
     /// A root context that is not configured yet.
     pub fn new(context_id: u32) -> Root {
-        Root { context_id, plugin: None, followed: Rc::default() }
+        Root { context_id, plugin: None, notices: Rc::default() }
     }
 
     fn with_node(&self, act: impl FnOnce(&mut Node, &FilterConfig)) {
@@ -99,6 +99,6 @@ impl RootContext for Root {
     }
 
     fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Http::new(self.plugin.clone(), Rc::clone(&self.followed))))
+        Some(Box::new(Http::new(self.plugin.clone(), Rc::clone(&self.notices))))
     }
 }

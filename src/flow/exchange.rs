@@ -3,21 +3,34 @@
 //! At the headers, a client's routing headers are removed and the request is either sent on or held with its body; once
 //! all that decides is there, the decision is written into headers and filter state, and the request goes on. Whatever is
 //! missing or wrong, it goes on without a hint.
+//!
+//! A request's time, which the policy's `lookupTimeoutMs` limits, runs from the end of its input: from its headers where
+//! they have all of it, else from the end of its body. Reading the input counts, and so do catching up with the shared
+//! log and looking up.
+
+mod answer;
+mod notices;
+mod sent;
 
 use super::follower::View;
 use super::metrics;
 use super::node::{Knowledge, Node};
-use crate::config::{FilterConfig, WhenStale};
-use crate::host::{HttpHost, Level};
-use crate::request::{HeadVerdict, HeaderInputs, LookupRequest, NoTokenizer, RequestHead, names, read_body, read_head};
-use crate::routing::decision::{Decision, RankedReplica};
-use crate::routing::lookup::{Lookup, lookup_route};
+use crate::config::FilterConfig;
+use crate::host::HttpHost;
+use crate::request::{
+    HeadVerdict, HeaderInputs, KnownAdapters, LookupRequest, RequestHead, names, read_body, read_head,
+};
+use crate::routing::decision::Decision;
+use crate::routing::policy::Policy;
 use crate::routing::reason::{Detail, ReasonCode};
+use answer::Asked;
+use sent::Sent;
 
-/// Hints in a row that Envoy did not follow, after which the operator is told.
-const UNFOLLOWED_HINTS: u32 = 20;
+pub use notices::Notices;
+
 /// The metric label of a model that the configuration does not name.
 const OTHER_MODEL: &str = "other";
+const NS_PER_MS: u64 = 1_000_000;
 
 /// Whether the request goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +48,8 @@ pub struct Router<'a> {
     pub config: &'a FilterConfig,
     /// The VM's node.
     pub node: &'a mut Node,
+    /// What the root context has told the operator.
+    pub notices: &'a mut Notices,
 }
 
 /// One request.
@@ -53,23 +68,27 @@ enum State {
     Sent(Sent),
 }
 
-/// What was written into the request.
-#[derive(Debug)]
-struct Sent {
-    reason: ReasonCode,
-    detail: Detail,
-    replica_id: String,
-    matched_tokens: u32,
-    /// The addresses in the destination header, best first.
-    addresses: Vec<String>,
+/// A request whose input is complete, and what it is decided with.
+struct Step<'a, H> {
+    host: &'a H,
+    config: &'a FilterConfig,
+    notices: &'a mut Notices,
+    index: IndexAsker<'a, H>,
+    /// The end of the input, Unix time in ns.
+    input_ended_ns: u64,
 }
 
-/// Whether Envoy follows the hints of one root context.
-#[derive(Debug, Default)]
-pub struct Followed {
-    unfollowed: u32,
-    any: bool,
-    warned: bool,
+/// Asks the VM's node, within the time that one request may take from it.
+struct IndexAsker<'a, H> {
+    host: &'a H,
+    node: &'a mut Node,
+    left_ns: u64,
+}
+
+/// A decision, with the label that its request is counted under.
+struct Decided<'a> {
+    decision: Decision,
+    model: &'a str,
 }
 
 // === impl Exchange ===
@@ -84,24 +103,29 @@ impl Exchange {
     ) -> Next {
         let headers = host.request_headers();
         remove_routing_headers(host, headers.as_deref());
-        let Some(Router { config, node }) = router else {
+        let Some(router) = router else {
             return self.send(host, OTHER_MODEL, Decision::no_hint(Detail::NotConfigured));
         };
         let Some(headers) = headers else {
             return self.send(host, OTHER_MODEL, Decision::no_hint(Detail::Unreadable));
         };
-        let tenant = config.tenant.property().and_then(|path| tenant_property(host, path));
-        let (inputs, verdict) = read_head(&RequestHead { headers: &headers }, tenant.as_deref(), config);
+        let mut step = Step::new(host, router);
+        let tenant = step.config.tenant.property().and_then(|path| tenant_property(host, path));
+        let head = RequestHead { headers: &headers };
+        let (inputs, verdict) = read_head(&head, tenant.as_deref(), step.config, &mut step.index);
         match verdict {
-            HeadVerdict::Ready(request) => self.decide(host, config, node, &request),
+            HeadVerdict::Ready(request) => {
+                let Decided { decision, model } = step.decide(&request);
+                self.send(host, model, decision)
+            }
             HeadVerdict::Hold { .. } if end_of_stream => {
-                self.send_without_hint(host, config, inputs.model_id(), Detail::EmptyBody)
+                self.send_without_hint(host, step.config, inputs.model_id(), Detail::EmptyBody)
             }
             HeadVerdict::Hold { .. } => {
                 self.state = State::Holding { inputs: Box::new(inputs), received_bytes: 0 };
                 Next::Hold
             }
-            HeadVerdict::Release(detail) => self.send_without_hint(host, config, inputs.model_id(), detail),
+            HeadVerdict::Release(detail) => self.send_without_hint(host, step.config, inputs.model_id(), detail),
         }
     }
 
@@ -113,79 +137,58 @@ impl Exchange {
         buffered_bytes: usize,
         end_of_stream: bool,
     ) -> Next {
-        let (State::Holding { inputs, received_bytes }, Some(Router { config, node })) = (&mut self.state, router)
-        else {
+        let (State::Holding { inputs, received_bytes }, Some(router)) = (&mut self.state, router) else {
             return self.let_go(host);
         };
         *received_bytes = buffered_bytes;
         // An announced length may be wrong, and a chunked body announces none.
-        if buffered_bytes as u64 > config.requests.max_body_bytes {
+        if buffered_bytes as u64 > router.config.requests.max_body_bytes {
             let model = inputs.model_id().map(str::to_owned);
-            return self.send_without_hint(host, config, model.as_deref(), Detail::BodyTooLarge);
+            return self.send_without_hint(host, router.config, model.as_deref(), Detail::BodyTooLarge);
         }
         if !end_of_stream {
             return Next::Hold;
         }
         let inputs = std::mem::take(inputs);
-        self.read_body(host, config, node, &inputs, buffered_bytes)
+        self.read_body(host, router, &inputs, buffered_bytes)
     }
 
     /// The request's trailers are here: the body is complete.
     pub fn on_request_trailers(&mut self, host: &impl HttpHost, router: Option<Router<'_>>) -> Next {
-        let (State::Holding { inputs, received_bytes }, Some(Router { config, node })) = (&mut self.state, router)
-        else {
+        let (State::Holding { inputs, received_bytes }, Some(router)) = (&mut self.state, router) else {
             return self.let_go(host);
         };
         let inputs = std::mem::take(inputs);
         let received_bytes = *received_bytes;
-        self.read_body(host, config, node, &inputs, received_bytes)
+        self.read_body(host, router, &inputs, received_bytes)
     }
 
     /// The response's headers are here: was the hint followed?
-    pub fn on_response_headers(&self, host: &impl HttpHost, config: &FilterConfig, followed: &mut Followed) {
+    pub fn on_response_headers(&self, host: &impl HttpHost, config: &FilterConfig, notices: &mut Notices) {
         let State::Sent(sent) = &self.state else { return };
         if !sent.addresses.is_empty() {
-            followed.note(host, &sent.addresses);
+            notices.answered(host, &sent.addresses);
         }
         if config.output.response_headers {
-            sent.write(|name, value| host.set_response_header(name, value));
+            sent.write_response(host);
         }
     }
 
-    fn read_body(
-        &mut self,
-        host: &impl HttpHost,
-        config: &FilterConfig,
-        node: &mut Node,
-        inputs: &HeaderInputs,
-        size: usize,
-    ) -> Next {
+    fn read_body(&mut self, host: &impl HttpHost, router: Router<'_>, inputs: &HeaderInputs, size: usize) -> Next {
+        let mut step = Step::new(host, router);
         if size == 0 {
-            return self.send_without_hint(host, config, inputs.model_id(), Detail::EmptyBody);
+            return self.send_without_hint(host, step.config, inputs.model_id(), Detail::EmptyBody);
         }
         let Some(body) = host.request_body(size) else {
-            return self.send_without_hint(host, config, inputs.model_id(), Detail::Unreadable);
+            return self.send_without_hint(host, step.config, inputs.model_id(), Detail::Unreadable);
         };
-        match read_body(&body, inputs, config) {
-            Ok(request) => self.decide(host, config, node, &request),
-            Err(refusal) => self.send_without_hint(host, config, refusal.model.as_deref(), refusal.detail),
+        match read_body(&body, inputs, step.config, &mut step.index) {
+            Ok(request) => {
+                let Decided { decision, model } = step.decide(&request);
+                self.send(host, model, decision)
+            }
+            Err(refusal) => self.send_without_hint(host, step.config, refusal.model.as_deref(), refusal.detail),
         }
-    }
-
-    fn decide(
-        &mut self,
-        host: &impl HttpHost,
-        config: &FilterConfig,
-        node: &mut Node,
-        request: &LookupRequest,
-    ) -> Next {
-        let started_ns = host.now_ns();
-        let budget_ns = config.limits.max_request_work_ms.saturating_mul(1_000_000);
-        let known = node.ask(host, budget_ns);
-        let decision = decision(&known, config, request, host.now_ms());
-        let elapsed_us = host.now_ns().saturating_sub(started_ns) / 1_000;
-        host.record(&metrics::lookup_latency(&request.scope.model_id), elapsed_us);
-        self.send(host, &request.scope.model_id, decision)
     }
 
     fn send_without_hint(
@@ -195,21 +198,18 @@ impl Exchange {
         model: Option<&str>,
         detail: Detail,
     ) -> Next {
-        let model = model.filter(|model| config.models.contains_key(*model)).unwrap_or(OTHER_MODEL);
-        self.send(host, model, Decision::no_hint(detail))
+        self.send(host, label(config, model), Decision::no_hint(detail))
     }
 
     /// Writes the decision into the request and lets it go. `model` must be one that the configuration names.
     fn send(&mut self, host: &impl HttpHost, model: &str, decision: Decision) -> Next {
         let sent = Sent::new(decision);
-        sent.write(|name, value| host.set_request_header(name, value));
-        sent.write_filter_state(host);
+        sent.write_request(host);
         host.count(&metrics::lookup_calls(model, sent.reason.as_str(), !sent.addresses.is_empty()), 1);
-        if sent.reason == ReasonCode::NoHint {
-            host.count(&metrics::no_hint(sent.detail.as_str()), 1);
-        }
-        if !sent.addresses.is_empty() {
-            host.set_request_header(names::DESTINATION_ENDPOINT, &sent.addresses.join(","));
+        match sent.reason {
+            ReasonCode::NoHint => host.count(&metrics::no_hint(sent.detail.as_str()), 1),
+            ReasonCode::AffinityHint => host.count(&metrics::affinity_hint(sent.detail.as_str()), 1),
+            _ => {}
         }
         self.state = State::Sent(sent);
         Next::Continue
@@ -224,98 +224,63 @@ impl Exchange {
     }
 }
 
-/// What is known, weighed against how fresh it is.
-fn decision(known: &Knowledge<'_>, config: &FilterConfig, request: &LookupRequest, now_ms: u64) -> Decision {
-    if known.heard_ms.is_none() {
-        return Decision::no_hint(Detail::Cold);
+// === impl Step ===
+
+impl<'a, H: HttpHost> Step<'a, H> {
+    /// The request's input ends now.
+    fn new(host: &'a H, Router { config, node, notices }: Router<'a>) -> Step<'a, H> {
+        let left_ns = config.limits.max_request_work_ms.saturating_mul(NS_PER_MS);
+        let index = IndexAsker { host, node, left_ns };
+        Step { host, config, notices, index, input_ended_ns: host.now_ns() }
     }
-    let View::Index(index) = known.view else { return Decision::no_hint(Detail::CatchingUp) };
-    let stale = known.is_stale(config.freshness.stale_after_ms, now_ms);
-    if stale && config.freshness.when_stale == WhenStale::NoHint {
-        return Decision::no_hint(Detail::Stale);
-    }
-    let policy = config.policies.for_tenant(&request.scope.tenant_id);
-    let lookup =
-        Lookup { index, policy, ranking: &config.ranking, tokenizer: &NoTokenizer, now_ms, is_late: &|| false };
-    let mut decision = lookup_route(&lookup, request).decision;
-    if !decision.ranked.is_empty() {
-        decision.ranked.retain(|replica| is_address(&replica.address));
-        if decision.ranked.is_empty() {
-            return Decision::no_hint(Detail::NoAddress);
+
+    fn decide<'r>(&mut self, request: &'r LookupRequest) -> Decided<'r> {
+        let known = self.index.ask();
+        let (host, input_ended_ns) = (self.host, self.input_ended_ns);
+        let asked = Asked { known: &known, config: self.config, request, now_ms: host.now_ms() };
+        let policy = asked.policy();
+        let decision = asked.decide(policy, &|| has_passed(host, input_ended_ns, policy));
+        if let View::Index(index) = known.view {
+            self.notices.decided(host, decision.reason, &request.scope, index);
         }
-        decision.ranked.truncate(config.output.max_endpoints);
+        let model = request.scope.model_id.as_str();
+        host.record(&metrics::lookup_latency(model), host.now_ns().saturating_sub(input_ended_ns) / 1_000);
+        Decided { decision, model }
     }
-    decision
 }
 
-// === impl Sent ===
+/// Whether the policy's time limit has passed since `start_ns`.
+fn has_passed(host: &impl HttpHost, start_ns: u64, policy: &Policy) -> bool {
+    let limit_ns = u64::from(policy.lookup_timeout_ms).saturating_mul(NS_PER_MS);
+    limit_ns > 0 && host.now_ns().saturating_sub(start_ns) > limit_ns
+}
 
-impl Sent {
-    fn new(decision: Decision) -> Sent {
-        let best = decision.ranked.first();
-        Sent {
-            reason: decision.reason,
-            detail: decision.detail,
-            replica_id: best.map(|best| best.replica_id.to_string()).unwrap_or_default(),
-            matched_tokens: best.map_or(0, |best| best.matched_tokens),
-            addresses: decision.ranked.iter().map(|RankedReplica { address, .. }| address.to_string()).collect(),
-        }
+// === impl IndexAsker ===
+
+impl<H: HttpHost> IndexAsker<'_, H> {
+    fn ask(&mut self) -> Knowledge<'_> {
+        let started_ns = self.host.now_ns();
+        let known = self.node.ask(self.host, self.left_ns);
+        self.left_ns = self.left_ns.saturating_sub(self.host.now_ns().saturating_sub(started_ns));
+        known
     }
+}
 
-    fn write(&self, mut set: impl FnMut(&str, &str)) {
-        set(names::REASON_CODE, self.reason.as_str());
-        set(names::MATCHED_TOKENS, &self.matched_tokens.to_string());
-        if self.detail != Detail::None {
-            set(names::DETAIL, self.detail.as_str());
-        }
-        if !self.replica_id.is_empty() && is_header_value(&self.replica_id) {
-            set(names::REPLICA_ID, &self.replica_id);
-        }
-    }
-
-    fn write_filter_state(&self, host: &impl HttpHost) {
-        host.set_filter_state("inferencecache_reason_code", self.reason.as_str());
-        host.set_filter_state("inferencecache_matched_tokens", &self.matched_tokens.to_string());
-        if self.detail != Detail::None {
-            host.set_filter_state("inferencecache_detail", self.detail.as_str());
-        }
-        if !self.replica_id.is_empty() {
-            host.set_filter_state("inferencecache_replica_id", &self.replica_id);
+impl<H: HttpHost> KnownAdapters for IndexAsker<'_, H> {
+    fn models_of(&mut self, tenant_id: &str, adapter_id: &str) -> Vec<String> {
+        match self.ask().view {
+            View::Index(index) => {
+                index.dictionary().models_of_adapter(tenant_id, adapter_id).map(str::to_owned).collect()
+            }
+            View::CatchingUp => Vec::new(),
         }
     }
 }
 
-// === impl Followed ===
-
-impl Followed {
-    fn note(&mut self, host: &impl HttpHost, addresses: &[String]) {
-        let upstream = host.property(&["upstream", "address"]).and_then(|address| String::from_utf8(address).ok());
-        let place = upstream.as_ref().and_then(|upstream| addresses.iter().position(|address| address == upstream));
-        let label = match place {
-            Some(0) => "first",
-            Some(_) => "other",
-            None => "none",
-        };
-        host.count(&metrics::hint_followed(label), 1);
-        self.any |= place.is_some();
-        // A local reply has no upstream, which says nothing about the addresses.
-        if place.is_none() && upstream.is_some() {
-            self.unfollowed = self.unfollowed.saturating_add(1);
-        }
-        if !self.any && !self.warned && self.unfollowed >= UNFOLLOWED_HINTS {
-            self.warned = true;
-            host.log(
-                Level::Warn,
-                &format!(
-                    "no hint was ever followed: the hub names replicas by addresses such as {}, Envoy by addresses such as \
-                     {}; both must be the same ip:port, and the cluster must use the override_host policy with the {} header",
-                    addresses.first().map_or("", String::as_str),
-                    upstream.as_deref().unwrap_or(""),
-                    names::DESTINATION_ENDPOINT
-                ),
-            );
-        }
-    }
+/// The metric label of what a request names as its model: one that the configuration names, or one for all others.
+fn label<'a>(config: &'a FilterConfig, name: Option<&str>) -> &'a str {
+    let model = name.and_then(|name| config.models.get(name).or_else(|| config.adapter(name).map(|(model, _)| model)));
+    model.map_or(OTHER_MODEL, |model| &model.model_id)
 }
 
 /// Each name once: removing a header removes all of that name. Headers that cannot be read are removed by name.
@@ -335,16 +300,6 @@ fn remove_routing_headers(host: &impl HttpHost, headers: Option<&[(String, Vec<u
 fn tenant_property(host: &impl HttpHost, path: &[String]) -> Option<String> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     host.property(&path).and_then(|value| String::from_utf8(value).ok())
-}
-
-/// Only what an `ip:port` is made of may get into the destination header.
-fn is_address(address: &str) -> bool {
-    !address.is_empty()
-        && address.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':' | b'[' | b']'))
-}
-
-fn is_header_value(value: &str) -> bool {
-    value.bytes().all(|byte| matches!(byte, 0x20..=0x7E))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The names of the module's metrics.
 //!
 //! Envoy's metrics have no labels of their own; `stats_tags` in the bootstrap cuts them out of the name, where each is
-//! written `.label.=value.;`.
+//! written `.label.=value.;`. Nothing that a client chooses becomes part of a name: a model is one that the configuration
+//! names, codes and details are ours. So the number of names, and of ids kept for them, is bounded.
 
 /// Requests decided, by model, reason code, and whether a hint was given.
 pub fn lookup_calls(model: &str, reason_code: &str, hint_used: bool) -> String {
@@ -11,7 +12,7 @@ pub fn lookup_calls(model: &str, reason_code: &str, hint_used: bool) -> String {
     )
 }
 
-/// Time from a request's last byte needed to its decision, in us.
+/// Time from the end of a request's input to its decision, in us.
 pub fn lookup_latency(model: &str) -> String {
     format!("inferencecache_lookup_route_latency_us.model.={}.;", label(model))
 }
@@ -19,6 +20,11 @@ pub fn lookup_latency(model: &str) -> String {
 /// Requests without a hint, by detail.
 pub fn no_hint(detail: &str) -> String {
     format!("warmroute_no_hint_total.detail.={detail}.;")
+}
+
+/// Hints by the prompt's hash, by the detail of what they stand in for.
+pub fn affinity_hint(detail: &str) -> String {
+    format!("warmroute_affinity_hint_total.detail.={detail}.;")
 }
 
 /// Hints, by whether Envoy took the first replica, another of the list, or none of it.

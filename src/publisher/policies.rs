@@ -10,10 +10,18 @@ use crate::routing::policy::{Eviction, Policies, Policy};
 // === impl Publisher ===
 
 impl Publisher {
-    /// Replaces the policies; what differs from before becomes a change. A default that is the contract's own is not
-    /// published: whoever has another one keeps it.
+    /// Replaces the policies, where nobody says whether the default is meant: one that is the contract's own is not
+    /// published, and whoever has another one keeps it.
     pub fn set_policies(&mut self, policies: Policies) {
-        let default = Some((None, &policies.default)).filter(|(_, policy)| **policy != Policy::default());
+        let default = Some(policies.default).filter(|policy| *policy != Policy::default());
+        self.set_given_policies(default, policies.by_tenant);
+    }
+
+    /// Replaces the policies by those that are given; what differs from before becomes a change. A default that is given is
+    /// published, whatever it is.
+    pub fn set_given_policies(&mut self, given_default: Option<Policy>, by_tenant: BTreeMap<String, Policy>) {
+        let default = given_default.as_ref().map(|policy| (None, policy));
+        let policies = Policies { default: given_default.clone().unwrap_or_default(), by_tenant };
         let own = policies.by_tenant.iter().map(|(tenant_id, policy)| (Some(tenant_id.as_str()), policy));
         let wanted: BTreeMap<Option<&str>, &Policy> = default.into_iter().chain(own).collect();
         let published = self.index.dictionary();

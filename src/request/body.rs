@@ -5,7 +5,7 @@ use std::mem;
 use super::explicit::Explicit;
 use super::fields::Fields;
 use super::tokens::Prompt;
-use super::{BodyRefusal, HeaderInputs, LookupRequest, PromptInput, PromptSource};
+use super::{BodyRefusal, HeaderInputs, KnownAdapters, LookupRequest, PromptInput, PromptSource};
 use crate::config::{FilterConfig, ModelConfig};
 use crate::routing::reason::Detail;
 
@@ -13,13 +13,18 @@ use crate::routing::reason::Detail;
 ///
 /// # Errors
 /// With the first of these causes: a fault of the headers; `empty_body`; `malformed_json`; `wrong_type`, `no_model` or
-/// `model_not_configured` for the model, which a header overrides; `no_tenant`; `malformed_chain` for explicit keys that
+/// `model_not_configured` or `ambiguous_adapter` for the model, which a header overrides; `no_tenant`; `malformed_chain` for explicit keys that
 /// are not hex, or a prefix hash of another width. What is wrong with a chain, or with the first prompt that is present,
 /// is part of the request: `unsupported_key` for a field that makes the engine's key depend on more than token ids,
 /// `wrong_type`, `no_prompt`, `no_tokenizer`, `too_many_tokens`.
-pub fn read_body(body: &[u8], inputs: &HeaderInputs, config: &FilterConfig) -> Result<LookupRequest, BodyRefusal> {
+pub fn read_body(
+    body: &[u8],
+    inputs: &HeaderInputs,
+    config: &FilterConfig,
+    known: &mut dyn KnownAdapters,
+) -> Result<LookupRequest, BodyRefusal> {
     let mut model_id = inputs.model_id.clone();
-    read(body, &mut model_id, inputs, config).map_err(|detail| BodyRefusal { detail, model: model_id })
+    read(body, &mut model_id, inputs, config, known).map_err(|detail| BodyRefusal { detail, model: model_id })
 }
 
 fn read(
@@ -27,6 +32,7 @@ fn read(
     model_id: &mut Option<String>,
     inputs: &HeaderInputs,
     config: &FilterConfig,
+    known: &mut dyn KnownAdapters,
 ) -> Result<LookupRequest, Detail> {
     if let Some(fault) = inputs.fault {
         return Err(fault);
@@ -38,10 +44,12 @@ fn read(
     if model_id.is_none() {
         *model_id = mem::take(&mut fields.model).into_option()?;
     }
-    let model = model_id.as_ref().ok_or(Detail::NoModel)?;
-    let model = config.models.get(model).ok_or(Detail::ModelNotConfigured)?;
+    let named = model_id.clone().ok_or(Detail::NoModel)?;
+    let served = inputs.serving(&named, config, known)?;
+    let model = served.model;
+    *model_id = Some(model.model_id.clone());
     let parts = mem::take(&mut fields.hints.scope).0?.unwrap_or_default();
-    let scope = inputs.scope(model, parts)?;
+    let scope = inputs.scope(served, parts)?;
     let prompt = prompt_input(fields, inputs.explicit.as_ref(), model)?;
     Ok(LookupRequest { scope, prompt, block_size: model.block_size, slo_ttft_ms: inputs.slo_ttft_ms })
 }

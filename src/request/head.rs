@@ -1,7 +1,7 @@
 //! What the headers alone decide.
 
 use super::hold::{self, Body};
-use super::{HeaderInputs, LookupRequest, names};
+use super::{HeaderInputs, KnownAdapters, LookupRequest, names};
 use crate::config::FilterConfig;
 use crate::routing::reason::Detail;
 
@@ -40,24 +40,31 @@ pub enum HeadVerdict {
 /// 4. `grpc`, `other_path`, `expect_continue`, `encoded_body`, `not_json`;
 /// 5. the announced length: `unknown_length` without one or with a malformed one (unless `hold_chunked` is set and there
 ///    is none), `empty_body`, `body_too_large`;
-/// 6. what the body could not repair: a malformed input header, no tenant, a model in the headers that is not configured.
+/// 6. what the body could not repair: a malformed input header, no tenant, a model in the headers that is neither
+///    configured nor an adapter of one that is.
 pub fn read_head(
     head: &RequestHead,
     tenant_property: Option<&str>,
     config: &FilterConfig,
+    known: &mut dyn KnownAdapters,
 ) -> (HeaderInputs, HeadVerdict) {
     let inputs = HeaderInputs::read(head, tenant_property, config);
-    let verdict = verdict(head, &inputs, config).unwrap_or_else(HeadVerdict::Release);
+    let verdict = verdict(head, &inputs, config, known).unwrap_or_else(HeadVerdict::Release);
     (inputs, verdict)
 }
 
-fn verdict(head: &RequestHead, inputs: &HeaderInputs, config: &FilterConfig) -> Result<HeadVerdict, Detail> {
+fn verdict(
+    head: &RequestHead,
+    inputs: &HeaderInputs,
+    config: &FilterConfig,
+    known: &mut dyn KnownAdapters,
+) -> Result<HeadVerdict, Detail> {
     hold::check_method(head)?;
     if inputs.decide_alone() {
-        return inputs.lookup_request(config).map(HeadVerdict::Ready);
+        return inputs.lookup_request(config, known).map(HeadVerdict::Ready);
     }
     let Body { content_length } = hold::check_body(head, &config.requests)?;
-    inputs.check(config)?;
+    inputs.check(config, known)?;
     Ok(HeadVerdict::Hold { content_length })
 }
 

@@ -2,8 +2,9 @@
 
 use super::explicit::Explicit;
 use super::head::Ambiguous;
-use super::{LookupRequest, PromptSource, RequestHead, names};
-use crate::config::{FilterConfig, ModelConfig, RESERVED_TENANT, TenantFrom, TenantSource};
+use super::served::{Served, serving};
+use super::{KnownAdapters, LookupRequest, PromptSource, RequestHead, names};
+use crate::config::{FilterConfig, RESERVED_TENANT, TenantFrom, TenantSource};
 use crate::observation::Scope;
 use crate::routing::reason::Detail;
 
@@ -30,7 +31,7 @@ pub(super) struct ScopeParts {
 // === impl HeaderInputs ===
 
 impl HeaderInputs {
-    /// The model that the headers name.
+    /// The model, or the adapter in its place, that the headers name.
     pub fn model_id(&self) -> Option<&str> {
         self.model_id.as_deref()
     }
@@ -65,7 +66,7 @@ impl HeaderInputs {
     }
 
     /// Refuses what no body could repair.
-    pub(super) fn check(&self, config: &FilterConfig) -> Result<(), Detail> {
+    pub(super) fn check(&self, config: &FilterConfig, known: &mut dyn KnownAdapters) -> Result<(), Detail> {
         if let Some(fault) = self.fault {
             return Err(fault);
         }
@@ -73,28 +74,45 @@ impl HeaderInputs {
             return Err(Detail::NoTenant);
         }
         match &self.model_id {
-            Some(model_id) if !config.models.contains_key(model_id) => Err(Detail::ModelNotConfigured),
-            _ => Ok(()),
+            Some(model_id) => self.serving(model_id, config, known).map(drop),
+            None => Ok(()),
         }
     }
 
     /// The request that the headers make on their own.
-    pub(super) fn lookup_request(&self, config: &FilterConfig) -> Result<LookupRequest, Detail> {
-        self.check(config)?;
-        let model = self.model_id.as_ref().and_then(|model_id| config.models.get(model_id)).ok_or(Detail::NoModel)?;
+    pub(super) fn lookup_request(
+        &self,
+        config: &FilterConfig,
+        known: &mut dyn KnownAdapters,
+    ) -> Result<LookupRequest, Detail> {
+        self.check(config, known)?;
+        let served = self.serving(self.model_id.as_ref().ok_or(Detail::NoModel)?, config, known)?;
         let explicit = self.explicit.as_ref().ok_or(Detail::NoPrompt)?;
-        let prompt = explicit.prompt(model, PromptSource::Absent)?;
-        let scope = self.scope(model, ScopeParts::default())?;
-        Ok(LookupRequest { scope, prompt, block_size: model.block_size, slo_ttft_ms: self.slo_ttft_ms })
+        let prompt = explicit.prompt(served.model, PromptSource::Absent)?;
+        let scope = self.scope(served, ScopeParts::default())?;
+        Ok(LookupRequest { scope, prompt, block_size: served.model.block_size, slo_ttft_ms: self.slo_ttft_ms })
     }
 
-    /// The scope of a request for `model`.
-    pub(super) fn scope(&self, model: &ModelConfig, body: ScopeParts) -> Result<Scope, Detail> {
+    /// What serves the model or adapter of this name.
+    pub(super) fn serving<'a>(
+        &self,
+        name: &'a str,
+        config: &'a FilterConfig,
+        known: &mut dyn KnownAdapters,
+    ) -> Result<Served<'a>, Detail> {
+        serving(name, self.tenant_id.as_deref(), config, known)
+    }
+
+    /// The scope of a request for `served`. An adapter that is given as such counts before one that is named in place of
+    /// the model.
+    pub(super) fn scope(&self, served: Served<'_>, body: ScopeParts) -> Result<Scope, Detail> {
+        let Served { model, adapter_id: named } = served;
+        let adapter_id = self.adapter_id.clone().or(body.adapter_id);
         Ok(Scope {
             tenant_id: self.tenant_id.clone().ok_or(Detail::NoTenant)?,
             model_id: model.model_id.clone(),
             hash_scheme: self.hash_scheme.clone().or(body.hash_scheme).unwrap_or_else(|| model.hash_scheme.clone()),
-            adapter_id: self.adapter_id.clone().or(body.adapter_id).unwrap_or_default(),
+            adapter_id: adapter_id.or_else(|| named.map(str::to_owned)).unwrap_or_default(),
         })
     }
 }

@@ -1,8 +1,8 @@
 //! One HTTP request to one LookupRoute request.
 //!
 //! In: the request's headers, then its body if [`read_head`] asked to hold it. Out: a [`LookupRequest`], or the
-//! [`Detail`] that says why there is none. [`PromptInput::resolve`] turns its prompt into keys under a policy. Nothing is changed, no input can make it panic, time is linear in the input
-//! and memory bounded by it.
+//! [`Detail`] that says why there is none. [`PromptInput::resolve`] turns its prompt into keys under a policy. Nothing is
+//! changed, no input can make it panic, time is linear in the input and memory bounded by it.
 //!
 //! What is used, in this order, as in the public `inferencecache.v1alpha1` contract:
 //!
@@ -24,6 +24,7 @@ mod inputs;
 mod json;
 pub mod names;
 mod prompt;
+mod served;
 mod tokens;
 
 use crate::fingerprint::BlockSize;
@@ -36,6 +37,7 @@ pub use inputs::HeaderInputs;
 pub use prompt::{
     MAX_TEXT_BYTES, NoTokenizer, PromptInput, PromptSource, Resolved, TokenizeError, Tokenizer, Unresolved, WireChain,
 };
+pub use served::{KnownAdapters, NoAdapters};
 
 /// The most tokens that a prompt may have; the contract's cap.
 pub const MAX_TOKENS: usize = 1 << 20;
@@ -79,6 +81,7 @@ pub struct ChainBlock {
 pub struct BodyRefusal {
     /// Why.
     pub detail: Detail,
-    /// The model as the request names it, if it got that far. Any text: bound it before it becomes a metric label.
+    /// The model that serves the request; where that is not known, what the request named. Any text: bound it before it
+    /// becomes a metric label.
     pub model: Option<String>,
 }

@@ -58,8 +58,10 @@ pub enum Detail {
     Unreadable,
     /// The request names no model.
     NoModel,
-    /// The model is not in the configuration.
+    /// The model is neither in the configuration nor an adapter of one that is.
     ModelNotConfigured,
+    /// Several configured models have the adapter that is named in place of a model.
+    AmbiguousAdapter,
     /// The request's tenant is not known.
     NoTenant,
     /// The request has no prompt.
@@ -116,6 +118,11 @@ impl ReasonCode {
         ReasonCode::UnknownHashScheme,
     ];
 
+    /// Whether it says that nothing is known under a key of the request's scope.
+    pub fn is_unknown(self) -> bool {
+        matches!(self, ReasonCode::UnknownTenant | ReasonCode::UnknownModel | ReasonCode::UnknownHashScheme)
+    }
+
     /// The code as the contract spells it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -136,7 +143,7 @@ impl ReasonCode {
 
 impl Detail {
     /// Every detail, in the order of the README's table.
-    pub const ALL: [Detail; 36] = [
+    pub const ALL: [Detail; 37] = [
         Detail::None,
         Detail::NotConfigured,
         Detail::NotPost,
@@ -154,6 +161,7 @@ impl Detail {
         Detail::Unreadable,
         Detail::NoModel,
         Detail::ModelNotConfigured,
+        Detail::AmbiguousAdapter,
         Detail::NoTenant,
         Detail::NoPrompt,
         Detail::NoTokenizer,
@@ -195,6 +203,7 @@ impl Detail {
             Detail::Unreadable => "unreadable",
             Detail::NoModel => "no_model",
             Detail::ModelNotConfigured => "model_not_configured",
+            Detail::AmbiguousAdapter => "ambiguous_adapter",
             Detail::NoTenant => "no_tenant",
             Detail::NoPrompt => "no_prompt",
             Detail::NoTokenizer => "no_tokenizer",
@@ -214,6 +223,20 @@ impl Detail {
             Detail::BelowMatchedTokens => "below_matched_tokens",
             Detail::BelowRoutingFloor => "below_routing_floor",
             Detail::NoAddress => "no_address",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_explains_each_code_and_detail() {
+        let readme = include_str!("../../README.md");
+        let names = ReasonCode::ALL.iter().map(|code| code.as_str()).chain(Detail::ALL.iter().map(|it| it.as_str()));
+        for name in names.filter(|name| !name.is_empty()) {
+            assert!(readme.contains(&format!("`{name}`")), "{name}");
         }
     }
 }

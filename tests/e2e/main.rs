@@ -4,10 +4,14 @@
 #![cfg(feature = "native")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod affinity;
 mod bodies;
+mod codes;
 mod hints;
 mod hub_faults;
+mod labels;
 mod leadership;
+mod policies;
 mod pool;
 mod released;
 mod trust;

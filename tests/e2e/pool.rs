@@ -51,7 +51,12 @@ pub fn whole_blocks(tokens: usize) -> usize {
 
 /// A request body for a prompt of token ids.
 pub fn body(prompt: &[u32]) -> String {
-    json!({ "model": MODEL, "prompt": prompt, "max_tokens": 1 }).to_string()
+    body_for(MODEL, prompt)
+}
+
+/// The same for another model, or an adapter.
+pub fn body_for(model: &str, prompt: &[u32]) -> String {
+    json!({ "model": model, "prompt": prompt, "max_tokens": 1 }).to_string()
 }
 
 /// Completes a prompt through Envoy.
@@ -64,9 +69,14 @@ pub async fn complete(stack: &Stack, prompt: &[u32], max_tokens: u32) -> Complet
 
 /// Has one engine compute a prompt, past Envoy.
 pub async fn warm(stack: &Stack, engine: usize, prompt: &[u32]) {
+    warm_adapter(stack, engine, MODEL, prompt).await;
+}
+
+/// The same on an adapter that the engine has.
+pub async fn warm_adapter(stack: &Stack, engine: usize, adapter: &str, prompt: &[u32]) {
     let url = stack.engine_url(engine);
     let prompt = Prompt::TokenIds(prompt.to_vec());
-    assert_eq!(stack.client.complete(&url, MODEL, &prompt, 1).await.unwrap().status, 200);
+    assert_eq!(stack.client.complete(&url, adapter, &prompt, 1).await.unwrap().status, 200);
 }
 
 /// What the filter would say to a prompt. No engine computes it: the path is one that they do not know.
@@ -78,11 +88,16 @@ pub async fn probe(stack: &Stack, prompt: &[u32]) -> Decided {
 
 /// A request that carries a prompt's block hashes and model in its headers.
 pub fn probe_head(prompt: &[u32]) -> hyper::http::request::Builder {
+    probe_head_for(MODEL, prompt)
+}
+
+/// The same for another model, or an adapter.
+pub fn probe_head_for(model: &str, prompt: &[u32]) -> hyper::http::request::Builder {
     let hashes: String =
         prefix_hashes(prompt, BlockSize::DEFAULT, None).map(|hash| format!("{:016x}", hash.0)).collect();
     Request::builder()
         .method(Method::POST)
-        .header("x-inferencecache-model-id", MODEL)
+        .header("x-inferencecache-model-id", model)
         .header("x-inferencecache-block-hashes", hashes)
         .header("x-inferencecache-block-size", "16")
 }

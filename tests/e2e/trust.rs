@@ -53,7 +53,26 @@ async fn does_not_steer(stack: &Stack, forged_engine: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn through_the_filter() {
-    let stack = stack(|options| options.plugin["max_body_bytes"] = json!(50_000)).await;
+    is_the_filters_own(stack(|options| options.plugin["max_body_bytes"] = json!(50_000)).await).await;
+}
+
+/// The filter alone is enough, where Envoy removes nothing before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn through_the_filter_where_envoy_removes_nothing() {
+    let stack = stack(|options| {
+        options.plugin["max_body_bytes"] = json!(50_000);
+        options.edit_envoy = Some(Box::new(|config, _| {
+            let manager = envoy_config::connection_manager(&mut config["static_resources"]["listeners"][0]).unwrap();
+            let removed = manager.as_mapping_mut().unwrap().remove("early_header_mutation_extensions");
+            assert!(removed.is_some(), "the sample has it");
+        }));
+    })
+    .await;
+    is_the_filters_own(stack).await;
+}
+
+/// What the engines see of forged requests is what the filter decided.
+async fn is_the_filters_own(stack: Stack) {
     warm(&stack, 1, &tokens(1, 160)).await;
     credited(&stack, &tokens(1, 160), 160).await;
     let address = stack.addresses.engines[2].http.to_string();

@@ -3,7 +3,10 @@
 use serde_json::{Map, Value};
 use warmroute::fingerprint::{BlockSize, prefix_hashes};
 use warmroute::observation::BlockKey;
-use warmroute::request::{ChainBlock, HeaderInputs, RequestChain, RequestHead, names, read_body, read_head};
+use warmroute::request::{
+    ChainBlock, HeaderInputs, NoAdapters, RequestChain, RequestHead, names, read_body, read_head,
+};
+use warmroute::routing::policy::Strategy;
 
 use crate::{bodies, config, headers, resolve};
 
@@ -25,7 +28,8 @@ fn mutated_bodies_never_panic_and_agree_with_serde_json_on_what_is_json() {
             }
             _ => mutated(&seeds[random.below(seeds.len())], &mut random),
         };
-        let refusal = read_body(&body, &HeaderInputs::default(), &config).err().map(|refusal| refusal.detail.as_str());
+        let request = read_body(&body, &HeaderInputs::default(), &config, &mut NoAdapters);
+        let refusal = request.err().map(|refusal| refusal.detail.as_str());
         let malformed = refusal == Some("malformed_json") || refusal == Some("empty_body");
         let text = String::from_utf8_lossy(&body);
         if malformed {
@@ -41,7 +45,7 @@ fn mutated_bodies_never_panic_and_agree_with_serde_json_on_what_is_json() {
 #[test]
 fn mutated_token_prompts_agree_with_a_naive_reading() {
     let config = config(&Map::new());
-    let (inputs, _) = read_head(&RequestHead { headers: &[] }, None, &config);
+    let (inputs, _) = read_head(&RequestHead { headers: &[] }, None, &config, &mut NoAdapters);
     let mut random = SplitMix(7);
     let mut read = 0;
     for _ in 0..20_000 {
@@ -50,7 +54,8 @@ fn mutated_token_prompts_agree_with_a_naive_reading() {
         let body = format!(r#"{{"model":"llama","prompt":[{}],"n":1}}"#, ids.join(separator));
         let body = if random.below(2) == 0 { mutated(body.as_bytes(), &mut random) } else { body.into_bytes() };
         let Some(expected) = naive(&body) else { continue };
-        let found = read_body(&body, &inputs, &config).map_err(|it| it.detail).and_then(|request| resolve(&request));
+        let request = read_body(&body, &inputs, &config, &mut NoAdapters).map_err(|refusal| refusal.detail);
+        let found = request.and_then(|request| resolve(&request, Strategy::default()));
         let found = found.map(|resolved| resolved.chain).map_err(|detail| detail.as_str());
         assert_eq!(found, expected, "{}", String::from_utf8_lossy(&body));
         read += usize::from(expected.is_ok());
@@ -76,8 +81,8 @@ fn mutated_heads_never_panic() {
                 *value = mutated(value, &mut random);
             }
         }
-        let (inputs, _) = read_head(&RequestHead { headers: &headers }, Some("acme"), &config);
-        let _ = read_body(br#"{"model":"llama","prompt":[1,2,3]}"#, &inputs, &config);
+        let (inputs, _) = read_head(&RequestHead { headers: &headers }, Some("acme"), &config, &mut NoAdapters);
+        let _ = read_body(br#"{"model":"llama","prompt":[1,2,3]}"#, &inputs, &config, &mut NoAdapters);
     }
 }
 

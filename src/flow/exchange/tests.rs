@@ -1,3 +1,5 @@
+mod codes;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -5,12 +7,13 @@ use prost::Message;
 
 use super::*;
 use crate::flow::sim::{START_NS, SimHost, scope};
-use crate::host::{Cas, Host, SharedValue, SharedWrite, StreamToken};
+use crate::host::{Cas, Host, Level, SharedValue, SharedWrite, StreamToken};
 use crate::observation::{
     BlockKey, Member, Observation, ReplicaSlot, ScopeSlot, StoredBlock, StreamBody, StreamMessage, Tier,
 };
 use crate::wire;
 
+/// Of a field that is given again after these, the second one counts.
 const BASE: &str = r#""hub_cluster": "hub", "models": [{"model_id": "m"}], "stale_after_ms": 2000,
     "policy": {"affinityRouting": "Disabled"}"#;
 
@@ -31,6 +34,7 @@ struct Vm {
     proxy: SimHost,
     config: FilterConfig,
     node: Node,
+    notices: Notices,
 }
 
 // === impl Request ===
@@ -118,30 +122,19 @@ impl Request {
 impl Vm {
     fn new(more: &str) -> Vm {
         let config = FilterConfig::from_json(format!("{{{BASE}{more}}}").as_bytes()).unwrap();
-        Vm { proxy: SimHost::default(), config, node: Node::new("exchange") }
+        Vm { proxy: SimHost::default(), config, node: Node::new("exchange"), notices: Notices::default() }
     }
 
     /// A VM that knows of these replicas, each with as many blocks of the chain 1, 2, 3, …
     fn knowing(more: &str, held: &[(&str, &str, u64)]) -> Vm {
+        Vm::told(more, holding(held))
+    }
+
+    /// A VM that was told this, and that it is all.
+    fn told(more: &str, facts: Vec<Observation>) -> Vm {
         let mut vm = Vm::new(more);
         (0..3).for_each(|_| vm.tick());
         vm.say(1, StreamBody::Reset);
-        let mut facts = vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }];
-        for (at, (replica_id, address, blocks)) in held.iter().enumerate() {
-            let replica = ReplicaSlot(at as u32 + 1);
-            let (member, address) = (Member::new("t", "m", *replica_id), String::from(*address));
-            facts.push(Observation::ReplicaUp { replica, member, address });
-            facts.push(Observation::Stored {
-                replica,
-                scope: ScopeSlot(1),
-                tier: Tier::T1,
-                last_seen_ms: START_NS / 1_000_000,
-                blocks: (1..=*blocks)
-                    .map(|key| StoredBlock { key: BlockKey::Hash64(key), token_count: key as u32 * 16 })
-                    .collect(),
-            });
-            facts.push(Observation::ReplicaComplete { replica });
-        }
         vm.say(2, StreamBody::Chunk(facts));
         vm.say(3, StreamBody::ResetComplete);
         vm.tick();
@@ -182,7 +175,7 @@ impl Vm {
     }
 
     fn router(&mut self) -> Option<Router<'_>> {
-        Some(Router { config: &self.config, node: &mut self.node })
+        Some(Router { config: &self.config, node: &mut self.node, notices: &mut self.notices })
     }
 
     /// The request goes on at its headers.
@@ -197,6 +190,27 @@ impl Vm {
         assert_eq!(exchange.on_request_headers(request, self.router(), false), Next::Hold);
         exchange
     }
+}
+
+/// What a hub says of these replicas, each with as many blocks of the chain 1, 2, 3, …
+fn holding(held: &[(&str, &str, u64)]) -> Vec<Observation> {
+    let mut facts = vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }];
+    for (at, (replica_id, address, blocks)) in held.iter().enumerate() {
+        let replica = ReplicaSlot(at as u32 + 1);
+        let (member, address) = (Member::new("default", "m", *replica_id), String::from(*address));
+        facts.push(Observation::ReplicaUp { replica, member, address });
+        facts.push(Observation::Stored {
+            replica,
+            scope: ScopeSlot(1),
+            tier: Tier::T1,
+            last_seen_ms: START_NS / 1_000_000,
+            blocks: (1..=*blocks)
+                .map(|key| StoredBlock { key: BlockKey::Hash64(key), token_count: key as u32 * 16 })
+                .collect(),
+        });
+        facts.push(Observation::ReplicaComplete { replica });
+    }
+    facts
 }
 
 const THREE: [(&str, &str, u64); 3] = [("a", "10.0.0.1:80", 8), ("b", "10.0.0.2:80", 6), ("c", "10.0.0.3:80", 1)];
@@ -223,7 +237,7 @@ fn a_match_is_written_everywhere() {
     let calls = "inferencecache_lookup_route_calls_total.model.=m.;.reason_code.=PREFIX_MATCH.;.hint_used.=true.;";
     assert_eq!(request.counted(calls), 1);
     assert_eq!(*vm.proxy.0.recorded.borrow(), ["inferencecache_lookup_route_latency_us.model.=m.;"]);
-    exchange.on_response_headers(&request, &vm.config, &mut Followed::default());
+    exchange.on_response_headers(&request, &vm.config, &mut Notices::default());
     assert!(request.response.borrow().is_empty(), "not unless it is configured");
 }
 
@@ -370,7 +384,12 @@ fn nothing_known_is_cold_and_nothing_read_yet_is_catching_up() {
     assert_eq!(request.detail().as_deref(), Some("cold"));
 
     let leader = Vm::knowing("", &THREE);
-    let mut late = Vm { proxy: leader.proxy.clone(), config: leader.config.clone(), node: Node::new("exchange") };
+    let mut late = Vm {
+        proxy: leader.proxy.clone(),
+        config: leader.config.clone(),
+        node: Node::new("exchange"),
+        notices: Notices::default(),
+    };
     // Every look at the clock takes longer than a request may.
     late.proxy.0.look_ns.set(20_000_000);
     let request = late.explicit(8);
@@ -415,21 +434,21 @@ fn only_so_many_addresses_are_written_and_only_real_ones() {
 #[test]
 fn the_response_tells_whether_the_hint_was_followed() {
     let mut vm = Vm::knowing(r#", "output": {"response_headers": true}"#, &THREE);
-    let mut followed = Followed::default();
+    let mut notices = Notices::default();
     for (upstream, label) in
         [(Some("10.0.0.1:80"), "first"), (Some("10.0.0.2:80"), "other"), (Some("10.9.9.9:80"), "none"), (None, "none")]
     {
         let mut request = vm.explicit(8);
         request.properties.extend(upstream.map(|upstream| ("upstream.address".to_owned(), upstream.to_owned())));
         let before = request.counted(&metrics::hint_followed(label));
-        vm.send(&request).on_response_headers(&request, &vm.config, &mut followed);
+        vm.send(&request).on_response_headers(&request, &vm.config, &mut notices);
         assert_eq!(request.counted(&metrics::hint_followed(label)), before + 1, "{upstream:?}");
         assert_eq!(request.response.borrow()[names::REASON_CODE], "PREFIX_MATCH");
         assert_eq!(request.response.borrow()[names::REPLICA_ID], "a");
         assert!(!request.response.borrow().contains_key(names::DESTINATION_ENDPOINT));
     }
     let request = vm.explicit(1);
-    vm.send(&request).on_response_headers(&request, &vm.config, &mut followed);
+    vm.send(&request).on_response_headers(&request, &vm.config, &mut notices);
     assert_eq!(request.response.borrow()[names::DETAIL], "below_matched_tokens");
     let total: u64 =
         ["first", "other", "none"].map(|label| request.counted(&metrics::hint_followed(label))).iter().sum();
@@ -439,20 +458,20 @@ fn the_response_tells_whether_the_hint_was_followed() {
 #[test]
 fn hints_that_are_never_followed_are_told_once() {
     let mut vm = Vm::knowing("", &THREE);
-    let mut followed = Followed::default();
-    let mut answer = |upstream: Option<&str>, followed: &mut Followed| {
+    let mut notices = Notices::default();
+    let mut answer = |upstream: Option<&str>, notices: &mut Notices| {
         let mut request = vm.explicit(8);
         request.properties.extend(upstream.map(|upstream| ("upstream.address".to_owned(), upstream.to_owned())));
-        vm.send(&request).on_response_headers(&request, &vm.config, followed);
+        vm.send(&request).on_response_headers(&request, &vm.config, notices);
         let logged = vm.proxy.0.logged.borrow();
         logged.iter().filter(|line| line.contains("no hint was ever followed")).count()
     };
     for _ in 0..30 {
-        assert_eq!(answer(None, &mut followed), 0, "a local reply says nothing");
+        assert_eq!(answer(None, &mut notices), 0, "a local reply says nothing");
     }
-    let warnings: Vec<usize> = (0..30).map(|_| answer(Some("10.9.9.9:80"), &mut followed)).collect();
+    let warnings: Vec<usize> = (0..30).map(|_| answer(Some("10.9.9.9:80"), &mut notices)).collect();
     assert_eq!((warnings[18], warnings[19], warnings[29]), (0, 1, 1));
-    let mut works = Followed::default();
+    let mut works = Notices::default();
     answer(Some("10.0.0.1:80"), &mut works);
     let warnings: Vec<usize> = (0..30).map(|_| answer(Some("10.9.9.9:80"), &mut works)).collect();
     assert_eq!(warnings.last(), Some(&1), "the one from before: hints have been followed here");

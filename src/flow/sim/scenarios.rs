@@ -14,6 +14,7 @@ use crate::observation::{
     SubscriberMessage, Subscription, Tier,
 };
 use crate::request::{ChainBlock, RequestChain};
+use crate::routing::policy::Policy;
 use crate::wire;
 use prost::Message;
 
@@ -408,4 +409,23 @@ fn a_clock_that_is_set_back_by_an_hour_keeps_no_stream_from_being_opened() {
     pool.host.0.skew_ns.set(-3_600_000_000_000);
     pool.tick_all(1);
     pool.stream();
+}
+
+#[test]
+fn the_sweep_of_every_vm_goes_by_the_hubs_policy() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1, 2, 3, 4, 5]);
+    pool.tick_all(1);
+    assert_eq!([0, 1].map(|vm| pool.credited(vm)), [Some(80); 2]);
+    let short = |tenant_id: &str| Observation::Policy {
+        tenant_id: Some(tenant_id.to_owned()),
+        policy: Policy { eviction_ttl_ms: 2_000, ..Policy::default() },
+    };
+    pool.delta(vec![short("another")]);
+    pool.tick_all(20);
+    assert_eq!([0, 1].map(|vm| pool.credited(vm)), [Some(80); 2], "another tenant's");
+    pool.delta(vec![short("default")]);
+    pool.tick_all(5);
+    assert_eq!([0, 1].map(|vm| pool.credited(vm)), [Some(0); 2]);
 }

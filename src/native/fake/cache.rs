@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use super::engine_key::EngineKey;
 use super::events::KvEvent;
@@ -50,6 +51,9 @@ struct Stored {
 #[derive(Debug)]
 #[must_use]
 pub struct Sequence {
+    /// The LoRA adapter that computes it, if one does, and the root of its keys.
+    lora: Option<Arc<str>>,
+    root: EngineKey,
     /// The tokens computed so far, once [`BlockCache::store`] was called.
     token_ids: Vec<u32>,
     /// Keys of its leading blocks that are stored.
@@ -102,12 +106,19 @@ impl BlockCache {
     }
 
     /// Takes in a sequence: reuses the leading blocks of `prompt` that are stored, takes the blocks for the rest, and
-    /// sets blocks aside for `more_tokens` beyond it.
+    /// sets blocks aside for `more_tokens` beyond it. `lora` is the adapter that computes it, if one does.
     ///
     /// # Errors
     /// [`NoRoom`] when other sequences use too many blocks; nothing has changed then.
-    pub fn admit(&mut self, prompt: &[u32], more_tokens: usize, events: &mut Vec<KvEvent>) -> Result<Sequence, NoRoom> {
-        let keys = self.leading_run(prompt);
+    pub fn admit(
+        &mut self,
+        lora: Option<&str>,
+        prompt: &[u32],
+        more_tokens: usize,
+        events: &mut Vec<KvEvent>,
+    ) -> Result<Sequence, NoRoom> {
+        let root = lora.map_or(self.root, |name| self.root.of_adapter(name));
+        let keys = self.leading_run(root, prompt);
         let now = prompt.len().div_ceil(self.block_size) - keys.len();
         let in_all = prompt.len().saturating_add(more_tokens).div_ceil(self.block_size) - keys.len();
         let idle_hits = keys.iter().filter(|key| self.is_idle(key)).count();
@@ -124,27 +135,28 @@ impl BlockCache {
         }
         self.reserved += in_all - now;
         let cached_tokens = keys.len() * self.block_size;
-        Ok(Sequence { token_ids: prompt.to_vec(), keys, unstored: now, reserved: in_all - now, cached_tokens })
+        let (lora, token_ids) = (lora.map(Arc::from), prompt.to_vec());
+        Ok(Sequence { lora, root, token_ids, keys, unstored: now, reserved: in_all - now, cached_tokens })
     }
 
     /// Stores every full block of the sequence that is not stored yet: its tokens have been computed.
     pub fn store(&mut self, sequence: &mut Sequence, events: &mut Vec<KvEvent>) {
-        let Sequence { token_ids, keys, unstored, .. } = sequence;
+        let Sequence { lora, root, token_ids, keys, unstored, .. } = sequence;
         let mut run = Run::default();
         for block in token_ids.chunks_exact(self.block_size).skip(keys.len()) {
             let parent = keys.last().copied();
-            let key = parent.unwrap_or(self.root).child(block);
+            let key = parent.unwrap_or(*root).child(block);
             *unstored = unstored.saturating_sub(1);
             self.unstored = self.unstored.saturating_sub(1);
             if self.use_stored(&key) {
-                run.finish(self.block_size, events);
+                run.finish(self.block_size, lora.as_ref(), events);
             } else {
                 self.stored.insert(key, Stored { users: 1, idle_since: 0 });
                 run.push(parent, key, block);
             }
             keys.push(key);
         }
-        run.finish(self.block_size, events);
+        run.finish(self.block_size, lora.as_ref(), events);
     }
 
     /// Adds a generated token that has been computed, and stores the block that it completes. A token beyond those
@@ -194,9 +206,9 @@ impl BlockCache {
     }
 
     /// Keys of the leading blocks of `prompt` that are stored, leaving at least one token to compute.
-    fn leading_run(&self, prompt: &[u32]) -> Vec<EngineKey> {
+    fn leading_run(&self, root: EngineKey, prompt: &[u32]) -> Vec<EngineKey> {
         let reusable = prompt.len().saturating_sub(1) / self.block_size;
-        let keys = prompt.chunks_exact(self.block_size).take(reusable).scan(self.root, |parent, block| {
+        let keys = prompt.chunks_exact(self.block_size).take(reusable).scan(root, |parent, block| {
             *parent = parent.child(block);
             Some(*parent)
         });
@@ -257,10 +269,10 @@ impl Run {
         self.token_ids.extend_from_slice(block);
     }
 
-    fn finish(&mut self, block_size: usize, events: &mut Vec<KvEvent>) {
+    fn finish(&mut self, block_size: usize, lora: Option<&Arc<str>>, events: &mut Vec<KvEvent>) {
         let Run { parent, keys, token_ids } = std::mem::take(self);
         if !keys.is_empty() {
-            events.push(KvEvent::BlockStored { keys, parent, token_ids, block_size });
+            events.push(KvEvent::BlockStored { keys, parent, token_ids, block_size, lora: lora.cloned() });
         }
     }
 }

@@ -15,6 +15,8 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 /// A request that can be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompletionRequest {
+    /// The LoRA adapter that is to compute it; none for the model itself.
+    pub lora: Option<String>,
     /// The prompt.
     pub prompt: Vec<u32>,
     /// Tokens to generate, at least 1.
@@ -68,26 +70,34 @@ pub struct Usage {
 // === impl CompletionRequest ===
 
 impl CompletionRequest {
-    /// Reads a body sent to an engine that serves `model` and has room for `capacity_tokens`.
+    /// Reads a body sent to an engine that serves `model` and the adapters `loras` on it, and has room for
+    /// `capacity_tokens`.
     ///
     /// # Errors
     /// When it cannot be run, with the cause.
-    pub fn parse(body: &[u8], model: &str, capacity_tokens: usize) -> Result<CompletionRequest, InvalidRequest> {
+    pub fn parse(
+        body: &[u8],
+        model: &str,
+        loras: &[String],
+        capacity_tokens: usize,
+    ) -> Result<CompletionRequest, InvalidRequest> {
         let body: Value = serde_json::from_slice(body).map_err(|error| InvalidRequest::Body(error.to_string()))?;
         let Value::Object(body) = body else {
             return Err(InvalidRequest::Body(format!("found {}, an object is needed", kind(&body))));
         };
         // vLLM takes a request that names no model for the one it serves.
-        match present(&body, "model") {
-            None => {}
-            Some(Value::String(name)) if name == model => {}
+        let lora = match present(&body, "model") {
+            None => None,
+            Some(Value::String(name)) if name == model => None,
+            Some(Value::String(name)) if loras.contains(name) => Some(name.clone()),
             Some(Value::String(name)) => return Err(InvalidRequest::UnknownModel(name.clone())),
             Some(other) => return Err(wrong_type("model", other, "a string")),
-        }
+        };
         if let Some(n) = present(&body, "n").filter(|n| n.as_u64() != Some(1)) {
             return Err(invalid("n", format!("found {n}, only 1 is supported")));
         }
         let request = CompletionRequest {
+            lora,
             prompt: parse_prompt(&body)?,
             max_tokens: parse_max_tokens(&body)?,
             stream: parse_flag(&body, "stream")?,
@@ -264,13 +274,14 @@ mod tests {
     use super::*;
 
     fn parse(body: Value) -> Result<CompletionRequest, InvalidRequest> {
-        CompletionRequest::parse(body.to_string().as_bytes(), "m", 1_000)
+        CompletionRequest::parse(body.to_string().as_bytes(), "m", &["sql".to_owned()], 1_000)
     }
 
     #[test]
     fn both_prompt_forms_and_the_defaults() {
         let request = parse(json!({ "model": "m", "prompt": "ab", "temperature": 0.5 })).unwrap();
         let expected = CompletionRequest {
+            lora: None,
             prompt: vec![97, 98],
             max_tokens: 16,
             stream: false,
@@ -283,6 +294,7 @@ mod tests {
             "stream_options": { "include_usage": true },
         });
         let expected = CompletionRequest {
+            lora: None,
             prompt: vec![1, u32::MAX],
             max_tokens: 3,
             stream: true,
@@ -290,6 +302,11 @@ mod tests {
             return_token_ids: true,
         };
         assert_eq!(parse(body).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_adapter_is_named_in_place_of_the_model() {
+        assert_eq!(parse(json!({ "model": "sql", "prompt": "a" })).unwrap().lora.as_deref(), Some("sql"));
     }
 
     #[test]
@@ -314,6 +331,6 @@ mod tests {
             let fault = parse(body.clone()).unwrap_err().to_string();
             assert!(fault.starts_with(expected), "{body}: {fault}");
         }
-        assert!(matches!(CompletionRequest::parse(b"{", "m", 9), Err(InvalidRequest::Body(_))));
+        assert!(matches!(CompletionRequest::parse(b"{", "m", &[], 9), Err(InvalidRequest::Body(_))));
     }
 }

@@ -28,6 +28,14 @@ impl EngineKey {
         EngineKey { high: (word(0) << 64) | word(1), low: (word(2) << 64) | word(3) }
     }
 
+    /// The root of chains that a LoRA adapter computes: its name goes into every key, so it has none in common with another
+    /// adapter or with the model.
+    pub fn of_adapter(&self, name: &str) -> EngineKey {
+        let mut bytes = self.to_bytes().to_vec();
+        bytes.extend_from_slice(name.as_bytes());
+        EngineKey { high: xxh3_128_with_seed(&bytes, 2), low: xxh3_128_with_seed(&bytes, 3) }
+    }
+
     /// The key of the block with these tokens after the block with this key.
     pub fn child(&self, block: &[u32]) -> EngineKey {
         let mut bytes = Vec::with_capacity(32 + block.len() * 4);
@@ -69,5 +77,7 @@ mod tests {
         assert_ne!(a.child(&[1]), a.child(&[2]));
         assert_ne!(a.child(&[1]), a.child(&[1]).child(&[1]));
         assert_eq!(a.child(&[1]), a.child(&[1]));
+        assert_ne!(a.of_adapter("x").child(&[1]), a.child(&[1]));
+        assert_ne!(a.of_adapter("x").child(&[1]), a.of_adapter("y").child(&[1]));
     }
 }

@@ -6,6 +6,8 @@
 //! left out: here only the sliding window, which full attention has none of. Numbers take the shortest msgpack form and
 //! the time is a float64, as vLLM's encoder does.
 
+use std::sync::Arc;
+
 use rmpv::Value;
 
 use super::engine_key::EngineKey;
@@ -16,6 +18,8 @@ const MEDIUM: &str = "GPU";
 const GROUP: u64 = 0;
 /// That group's kind.
 const GROUP_KIND: &str = "full_attention";
+/// The number of every adapter; it is the name that tells them apart.
+const LORA_ID: u64 = 1;
 /// The rank of an engine that is not data parallel.
 const DATA_PARALLEL_RANK: u64 = 0;
 
@@ -32,6 +36,8 @@ pub enum KvEvent {
         token_ids: Vec<u32>,
         /// Tokens in each of them.
         block_size: usize,
+        /// The LoRA adapter that computed them.
+        lora: Option<Arc<str>>,
     },
     /// A block was evicted.
     BlockRemoved {
@@ -88,8 +94,8 @@ impl EventFormat {
 
     fn event(self, event: &KvEvent) -> Value {
         let (tag, fields) = match event {
-            KvEvent::BlockStored { keys, parent, token_ids, block_size } => {
-                ("BlockStored", self.stored_fields(keys, *parent, token_ids, *block_size))
+            KvEvent::BlockStored { keys, parent, token_ids, block_size, lora } => {
+                ("BlockStored", self.stored_fields(keys, *parent, token_ids, *block_size, lora.as_deref()))
             }
             KvEvent::BlockRemoved { key } => ("BlockRemoved", self.removed_fields(*key)),
             KvEvent::AllBlocksCleared => ("AllBlocksCleared", Vec::new()),
@@ -112,17 +118,19 @@ impl EventFormat {
         parent: Option<EngineKey>,
         token_ids: &[u32],
         block_size: usize,
+        lora: Option<&str>,
     ) -> Vec<(&'static str, Value)> {
+        // One entry per block even where a block has none; an adapter's name is part of each of its blocks' keys.
+        let extra_keys = lora.map_or(Value::Nil, |name| Value::Array(vec![name.into()]));
         vec![
             ("block_hashes", self.keys(keys)),
             ("parent_block_hash", parent.map_or(Value::Nil, |key| self.key(key))),
             ("token_ids", token_ids.iter().map(|id| Value::from(*id)).collect::<Vec<_>>().into()),
             ("block_size", Value::from(block_size)),
-            ("lora_id", Value::Nil),
+            ("lora_id", lora.map_or(Value::Nil, |_| LORA_ID.into())),
             ("medium", Value::from(MEDIUM)),
-            ("lora_name", Value::Nil),
-            // One entry per block even where a block has none.
-            ("extra_keys", Value::Array(vec![Value::Nil; keys.len()])),
+            ("lora_name", lora.map_or(Value::Nil, Value::from)),
+            ("extra_keys", Value::Array(vec![extra_keys; keys.len()])),
             ("group_idx", Value::from(GROUP)),
             ("kv_cache_spec_kind", Value::from(GROUP_KIND)),
         ]

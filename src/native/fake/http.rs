@@ -3,7 +3,7 @@
 //! | Path | Answer |
 //! |---|---|
 //! | `POST /v1/completions` | see [`completion`](super::completion) |
-//! | `GET /v1/models` | the one model |
+//! | `GET /v1/models` | the one model, and the adapters on it |
 //! | `GET /health` | 200, empty |
 //! | `GET /metrics` | see [`metrics`] |
 //! | `POST /reset_prefix_cache` | 200 and an `AllBlocksCleared`; 409 while requests use blocks, and nothing is cleared (vLLM clears nothing either, but answers 200) |
@@ -45,6 +45,8 @@ pub struct App {
     pub id: HeaderValue,
     /// The model served.
     pub model: Arc<str>,
+    /// The LoRA adapters on it.
+    pub loras: Arc<[String]>,
     /// What runs requests.
     pub scheduler: Scheduler,
     /// What arrived.
@@ -117,18 +119,19 @@ async fn completions(State(app): State<App>, headers: HeaderMap, body: Bytes) ->
         let message = "Unsupported Media Type: Only 'application/json' is allowed";
         return error(StatusCode::BAD_REQUEST, "BadRequestError", Some("content-type"), message);
     }
-    let request = match CompletionRequest::parse(&body, &app.model, app.scheduler.capacity_tokens()) {
+    let request = match CompletionRequest::parse(&body, &app.model, &app.loras, app.scheduler.capacity_tokens()) {
         Ok(request) => request,
         Err(fault) => return refusal(&fault),
     };
-    let Ok(generation) = app.scheduler.prefill(&request.prompt, request.max_tokens).await else {
+    let Ok(generation) = app.scheduler.prefill(request.lora.as_deref(), &request.prompt, request.max_tokens).await
+    else {
         let message = "the engine is shutting down";
         return error(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", None, message);
     };
     let reply = Reply {
         id: format!("cmpl-{}", app.completions.fetch_add(1, Ordering::Relaxed)),
         created: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs(),
-        model: app.model.to_string(),
+        model: request.lora.clone().unwrap_or_else(|| app.model.to_string()),
     };
     if request.stream {
         stream_reply(request, reply, generation)
@@ -181,18 +184,28 @@ fn usage(generation: &Generation) -> Usage {
 
 async fn models(State(app): State<App>) -> Json<Value> {
     let created = app.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    Json(json!({
-        "object": "list",
-        "data": [{
-            "id": &*app.model,
+    let model = json!({
+        "id": &*app.model,
+        "object": "model",
+        "created": created,
+        "owned_by": "vllm",
+        "root": &*app.model,
+        "parent": null,
+        "max_model_len": app.scheduler.capacity_tokens(),
+    });
+    let adapter = |name: &String| {
+        json!({
+            "id": name,
             "object": "model",
             "created": created,
             "owned_by": "vllm",
-            "root": &*app.model,
-            "parent": null,
-            "max_model_len": app.scheduler.capacity_tokens(),
-        }],
-    }))
+            "root": name,
+            "parent": &*app.model,
+            "max_model_len": null,
+        })
+    };
+    let served: Vec<Value> = std::iter::once(model).chain(app.loras.iter().map(adapter)).collect();
+    Json(json!({ "object": "list", "data": served }))
 }
 
 async fn metrics_page(State(app): State<App>) -> Response {

@@ -6,7 +6,7 @@
 //! nothing. Everything about one engine is drawn anew when it starts: sequences count from 0, the cache is empty and
 //! its keys differ from any before.
 //!
-//! What it leaves out: preemption, chunked prefill, LoRA, several KV cache groups, and every sampling parameter.
+//! What it leaves out: preemption, chunked prefill, several KV cache groups, and every sampling parameter.
 
 pub mod cache;
 pub mod completion;
@@ -87,6 +87,7 @@ impl Engine {
         let app = App {
             id,
             model: options.model.into(),
+            loras: options.lora.into(),
             scheduler: scheduler.clone(),
             requests: requests.clone(),
             started: SystemTime::now(),

@@ -28,6 +28,9 @@ pub struct EngineOptions {
     /// The one model served.
     #[arg(long, default_value = "fake-model")]
     pub model: String,
+    /// A LoRA adapter on it, which requests name in place of the model; may be given several times.
+    #[arg(long)]
+    pub lora: Vec<String>,
     /// Capacity of the block cache, in blocks.
     #[arg(long, default_value = "4096")]
     pub blocks: NonZeroUsize,
@@ -88,6 +91,7 @@ impl Default for EngineOptions {
             kv_replay: None,
             topic: String::new(),
             model: "fake-model".to_owned(),
+            lora: Vec::new(),
             blocks: NonZeroUsize::MIN.saturating_add(4095),
             block_size: BlockSize::DEFAULT,
             event_encoding: EventEncoding::default(),

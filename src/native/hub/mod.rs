@@ -204,14 +204,13 @@ async fn follow_policies(
     });
     let Ok((follower, first)) = first.await else { return };
     let state = Arc::clone(state);
-    let publish = move |policies: &TenantPolicies| state.change(|publisher| publisher.set_policies(of_all(policies)));
+    let publish = move |policies: &TenantPolicies| {
+        let own = policies.iter().filter_map(|(tenant_id, policy)| Some((tenant_id.clone()?, policy.clone())));
+        let (default, own) = (policies.get(&None).cloned(), own.collect());
+        state.change(|publisher| publisher.set_given_policies(default, own));
+    };
     first.iter().for_each(&publish);
     tasks.spawn(follower.run(policies.poll, publish, stop.clone()));
-}
-
-fn of_all(policies: &TenantPolicies) -> Policies {
-    let own = policies.iter().filter_map(|(tenant_id, policy)| Some((tenant_id.clone()?, policy.clone())));
-    Policies { default: policies.get(&None).cloned().unwrap_or_default(), by_tenant: own.collect() }
 }
 
 /// Starts the tasks of every replica.

@@ -62,6 +62,8 @@ pub struct EngineOptions {
     pub base_ttft_us: u64,
     /// Time to generate one token.
     pub decode_us_per_token: u64,
+    /// LoRA adapters on the model.
+    pub loras: Vec<String>,
 }
 
 /// The running stack.
@@ -168,12 +170,14 @@ impl Default for EngineOptions {
             prefill_us_per_token: 20,
             base_ttft_us: 1_000,
             decode_us_per_token: 100,
+            loras: Vec::new(),
         }
     }
 }
 
 impl EngineOptions {
     fn arguments(&self, id: &str, addresses: &EngineAddresses) -> Vec<String> {
+        let loras = self.loras.iter().map(|name| ("--lora", name.clone()));
         [
             ("--id", id.to_owned()),
             ("--model", MODEL.to_owned()),
@@ -187,6 +191,7 @@ impl EngineOptions {
             ("--decode-us-per-token", self.decode_us_per_token.to_string()),
         ]
         .into_iter()
+        .chain(loras)
         .flat_map(|(flag, value)| [flag.to_owned(), value])
         .collect()
     }

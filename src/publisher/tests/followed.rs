@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::observation::{Observation, ReplicaSlot, ReplicaStats, ScopeSlot, StoredBlock};
 use crate::routing::policy::Policy;
@@ -122,4 +124,16 @@ fn policies_are_published_where_they_differ() {
     publisher.set_policies(policies(TTL_MS, &[("t", 8), ("v", 7)]));
     assert_eq!(publisher.take_changes(), [gone(None)]);
     assert_eq!(publisher.policies().for_tenant("t").eviction_ttl_ms, 8);
+}
+
+#[test]
+fn a_default_that_is_given_is_published_even_where_it_is_the_contracts_own() {
+    let mut publisher = publisher();
+    let set = Observation::Policy { tenant_id: None, policy: Policy::default() };
+    publisher.set_given_policies(Some(Policy::default()), BTreeMap::new());
+    assert_eq!(publisher.take_changes(), [set]);
+    publisher.set_given_policies(Some(Policy::default()), BTreeMap::new());
+    assert_eq!(publisher.take_changes(), []);
+    publisher.set_given_policies(None, BTreeMap::new());
+    assert_eq!(publisher.take_changes(), [Observation::PolicyGone { tenant_id: None }]);
 }

@@ -13,7 +13,7 @@ fn prompt(name: u32, blocks: u32, rest: u32) -> Vec<u32> {
 /// Runs a prompt through: admit, compute, release.
 fn run(cache: &mut BlockCache, prompt: &[u32]) -> (usize, Vec<KvEvent>) {
     let mut events = Vec::new();
-    let mut sequence = cache.admit(prompt, 0, &mut events).unwrap();
+    let mut sequence = cache.admit(None, prompt, 0, &mut events).unwrap();
     cache.store(&mut sequence, &mut events);
     let cached = sequence.cached_tokens();
     cache.release(sequence);
@@ -45,11 +45,32 @@ fn removed_keys(events: &[KvEvent]) -> Vec<EngineKey> {
 }
 
 #[test]
+fn what_an_adapter_computes_is_its_own() {
+    let mut cache =
+        BlockCache::new(NonZeroUsize::new(10).unwrap(), BlockSize::try_new(4).unwrap(), EngineKey::random_root());
+    let tokens: Vec<u32> = (0..9).collect();
+    let mut reported = Vec::new();
+    for (lora, cached) in [(None, 0), (Some("sql"), 0), (Some("sql"), 8), (Some("chat"), 0), (None, 8)] {
+        let mut events = Vec::new();
+        let mut sequence = cache.admit(lora, &tokens, 0, &mut events).unwrap();
+        assert_eq!(sequence.cached_tokens(), cached, "{lora:?}");
+        cache.store(&mut sequence, &mut events);
+        cache.release(sequence);
+        reported.extend(events.into_iter().map(|event| match event {
+            KvEvent::BlockStored { lora, keys, .. } => (lora.map(|name| name.to_string()), keys.len()),
+            other => panic!("{other:?}"),
+        }));
+    }
+    let expected = [(None, 2), (Some("sql".to_owned()), 2), (Some("chat".to_owned()), 2)];
+    assert_eq!(reported, expected);
+}
+
+#[test]
 fn a_prompt_is_stored_as_one_run_and_reused() {
     let mut cache = cache(8);
     let (cached, events) = run(&mut cache, &prompt(1, 2, 3));
     assert_eq!(cached, 0);
-    let [KvEvent::BlockStored { keys, parent: None, token_ids, block_size: 4 }] = events.as_slice() else {
+    let [KvEvent::BlockStored { keys, parent: None, token_ids, block_size: 4, lora: None }] = events.as_slice() else {
         panic!("{events:?}");
     };
     assert_eq!((keys.len(), token_ids), (2, &prompt(1, 2, 0)));
@@ -90,9 +111,9 @@ fn the_longest_idle_chain_goes_first_and_from_its_end() {
 fn blocks_in_use_are_not_evicted() {
     let mut cache = cache(4);
     let mut events = Vec::new();
-    let mut running = cache.admit(&prompt(1, 3, 0), 0, &mut events).unwrap();
+    let mut running = cache.admit(None, &prompt(1, 3, 0), 0, &mut events).unwrap();
     cache.store(&mut running, &mut events);
-    assert_eq!(cache.admit(&prompt(2, 2, 0), 0, &mut events).err(), Some(NoRoom));
+    assert_eq!(cache.admit(None, &prompt(2, 2, 0), 0, &mut events).err(), Some(NoRoom));
     assert_eq!(run(&mut cache, &prompt(2, 1, 0)).0, 0);
     assert_eq!(cache.clear(&mut events), Err(BlocksInUse(3)));
     cache.release(running);
@@ -103,9 +124,9 @@ fn blocks_in_use_are_not_evicted() {
 fn tokens_to_come_are_set_aside() {
     let mut cache = cache(4);
     let mut events = Vec::new();
-    let mut running = cache.admit(&prompt(1, 1, 1), 6, &mut events).unwrap();
+    let mut running = cache.admit(None, &prompt(1, 1, 1), 6, &mut events).unwrap();
     check(&cache);
-    assert_eq!(cache.admit(&prompt(2, 2, 0), 0, &mut events).err(), Some(NoRoom));
+    assert_eq!(cache.admit(None, &prompt(2, 2, 0), 0, &mut events).err(), Some(NoRoom));
     run(&mut cache, &prompt(3, 1, 0));
 
     cache.store(&mut running, &mut events);
@@ -124,7 +145,7 @@ fn generated_tokens_complete_blocks_for_the_next_turn() {
     let mut cache = cache(8);
     let mut events = Vec::new();
     let mut tokens = prompt(1, 1, 2);
-    let mut sequence = cache.admit(&tokens, 7, &mut events).unwrap();
+    let mut sequence = cache.admit(None, &tokens, 7, &mut events).unwrap();
     cache.store(&mut sequence, &mut events);
     for token_id in 50..57 {
         cache.extend(&mut sequence, token_id, &mut events);
@@ -147,8 +168,8 @@ fn generated_tokens_complete_blocks_for_the_next_turn() {
 fn a_block_computed_twice_at_once_is_announced_once() {
     let mut cache = cache(8);
     let mut events = Vec::new();
-    let mut one = cache.admit(&prompt(1, 2, 1), 0, &mut events).unwrap();
-    let mut two = cache.admit(&prompt(1, 2, 1), 0, &mut events).unwrap();
+    let mut one = cache.admit(None, &prompt(1, 2, 1), 0, &mut events).unwrap();
+    let mut two = cache.admit(None, &prompt(1, 2, 1), 0, &mut events).unwrap();
     cache.store(&mut one, &mut events);
     cache.store(&mut two, &mut events);
     assert_eq!(stored_keys(&events).len(), 2);
@@ -163,7 +184,7 @@ fn a_block_computed_twice_at_once_is_announced_once() {
 fn a_sequence_released_before_it_was_computed_leaves_nothing() {
     let mut cache = cache(4);
     let mut events = Vec::new();
-    let sequence = cache.admit(&prompt(1, 3, 0), 4, &mut events).unwrap();
+    let sequence = cache.admit(None, &prompt(1, 3, 0), 4, &mut events).unwrap();
     cache.release(sequence);
     assert_eq!((cache.blocks_in_use(), cache.reserved, cache.stored.len()), (0, 0, 0));
     assert_eq!(run(&mut cache, &prompt(1, 3, 0)).0, 0);
@@ -193,7 +214,7 @@ fn what_events_say_is_what_is_stored() {
         match pick % 4 {
             0 => {
                 let prompt = prompt(pick / 4 % 3, pick / 12 % 5, pick / 60 % 4 + 1);
-                if let Ok(mut sequence) = cache.admit(&prompt, (pick / 240 % 6) as usize, &mut events) {
+                if let Ok(mut sequence) = cache.admit(None, &prompt, (pick / 240 % 6) as usize, &mut events) {
                     if !pick.is_multiple_of(7) {
                         cache.store(&mut sequence, &mut events);
                     }

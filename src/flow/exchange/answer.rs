@@ -1,0 +1,123 @@
+//! What a request should come to, weighed against how complete and fresh the index is.
+//!
+//! A state that must not be looked at counts as an index without anything in it: a request's own faults, the policy's
+//! demands and the time limit are named all the same, and what is left is the state's own detail. From an index that is
+//! no longer confirmed, where `when_stale` is `serve`, only what replicas hold is said: that nothing is known of a
+//! tenant, model or hash scheme may have ceased to be true, and so may the set of replicas that a prompt's hash picks
+//! from. Nor is it said while the state of a replica that could have it is still arriving.
+
+use crate::config::{FilterConfig, WhenStale};
+use crate::flow::follower::View;
+use crate::flow::node::Knowledge;
+use crate::index::Index;
+use crate::index::dictionary::Standing;
+use crate::observation::Member;
+use crate::request::{LookupRequest, NoTokenizer};
+use crate::routing::decision::Decision;
+use crate::routing::lookup::{Lookup, lookup_route};
+use crate::routing::policy::Policy;
+use crate::routing::reason::{Detail, ReasonCode};
+
+/// What a request is decided with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub known: &'a Knowledge<'a>,
+    pub config: &'a FilterConfig,
+    pub request: &'a LookupRequest,
+    /// Unix time in ms.
+    pub now_ms: u64,
+}
+
+/// What may be said from the index.
+#[derive(Clone, Copy, Debug)]
+enum Trust<'a> {
+    /// All that it says.
+    Fresh(&'a Index),
+    /// What replicas hold.
+    Stale(&'a Index),
+    /// Nothing, for this reason.
+    Nothing(Detail),
+}
+
+// === impl Asked ===
+
+impl<'a> Asked<'a> {
+    /// The policy that the request's tenant has.
+    pub(super) fn policy(&self) -> &'a Policy {
+        self.config.policies.effective(&self.request.scope.tenant_id, |tenant_id| match self.known.view {
+            View::Index(index) => index.dictionary().policy(tenant_id),
+            View::CatchingUp => None,
+        })
+    }
+
+    /// Where the request should go by its [`policy`](Asked::policy), and why. Only replicas that can be sent to are named, and only so many.
+    pub(super) fn decide(&self, policy: &Policy, is_late: &dyn Fn() -> bool) -> Decision {
+        let mut decision = match self.trust() {
+            Trust::Fresh(index) => self.of_fresh(index, policy, is_late),
+            Trust::Stale(index) => self.of_stale(index, policy, is_late),
+            Trust::Nothing(state) => or_state(self.lookup(&Index::new(1), policy, is_late), state),
+        };
+        if !decision.ranked.is_empty() {
+            decision.ranked.retain(|replica| is_address(&replica.address));
+            if decision.ranked.is_empty() {
+                return Decision::no_hint(Detail::NoAddress);
+            }
+            decision.ranked.truncate(self.config.output.max_endpoints);
+        }
+        decision
+    }
+
+    /// As the index has it, unless what it has nothing of may just be arriving.
+    fn of_fresh(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Decision {
+        let decision = self.lookup(index, policy, is_late);
+        let scope = &self.request.scope;
+        let may_arrive = |member: &Member| match decision.reason {
+            ReasonCode::UnknownTenant => member.tenant_id == scope.tenant_id,
+            ReasonCode::UnknownModel | ReasonCode::UnknownHashScheme => {
+                (&member.tenant_id, &member.model_id) == (&scope.tenant_id, &scope.model_id)
+            }
+            _ => false,
+        };
+        let mut arriving = index.dictionary().replicas().filter(|(_, replica)| replica.standing == Standing::Arriving);
+        if decision.reason.is_unknown() && arriving.any(|(_, replica)| may_arrive(&replica.member)) {
+            return Decision::no_hint(Detail::Miss);
+        }
+        decision
+    }
+
+    fn trust(&self) -> Trust<'a> {
+        if self.known.heard_ms.is_none() {
+            return Trust::Nothing(Detail::Cold);
+        }
+        let View::Index(index) = self.known.view else { return Trust::Nothing(Detail::CatchingUp) };
+        let freshness = &self.config.freshness;
+        match freshness.when_stale {
+            _ if !self.known.is_stale(freshness.stale_after_ms, self.now_ms) => Trust::Fresh(index),
+            WhenStale::Serve => Trust::Stale(index),
+            WhenStale::NoHint => Trust::Nothing(Detail::Stale),
+        }
+    }
+
+    fn of_stale(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Decision {
+        let policy = Policy { affinity_routing: false, ..policy.clone() };
+        let decision = self.lookup(index, &policy, is_late);
+        if decision.reason.is_unknown() { Decision::no_hint(Detail::Stale) } else { or_state(decision, Detail::Stale) }
+    }
+
+    fn lookup(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Decision {
+        let ranking = &self.config.ranking;
+        let lookup = Lookup { index, policy, ranking, tokenizer: &NoTokenizer, now_ms: self.now_ms, is_late };
+        lookup_route(&lookup, self.request).decision
+    }
+}
+
+/// Names the state in place of an index without anything in it.
+fn or_state(decision: Decision, state: Detail) -> Decision {
+    if decision.detail == Detail::Cold { Decision::no_hint(state) } else { decision }
+}
+
+/// Only what an `ip:port` is made of may get into the destination header.
+fn is_address(address: &str) -> bool {
+    !address.is_empty()
+        && address.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':' | b'[' | b']'))
+}

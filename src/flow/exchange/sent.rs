@@ -1,0 +1,73 @@
+//! What is written into a request, and onto its response: the decision, in headers and filter state.
+
+use crate::host::HttpHost;
+use crate::request::names;
+use crate::routing::decision::{Decision, RankedReplica};
+use crate::routing::reason::{Detail, ReasonCode};
+
+/// What was written into the request.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub reason: ReasonCode,
+    pub detail: Detail,
+    replica_id: String,
+    matched_tokens: u32,
+    /// The addresses in the destination header, best first.
+    pub addresses: Vec<String>,
+}
+
+// === impl Sent ===
+
+impl Sent {
+    /// What `decision` comes to.
+    pub(super) fn new(decision: Decision) -> Sent {
+        let best = decision.ranked.first();
+        Sent {
+            reason: decision.reason,
+            detail: decision.detail,
+            replica_id: best.map(|best| best.replica_id.to_string()).unwrap_or_default(),
+            matched_tokens: best.map_or(0, |best| best.matched_tokens),
+            addresses: decision.ranked.iter().map(|RankedReplica { address, .. }| address.to_string()).collect(),
+        }
+    }
+
+    /// Writes it into the request.
+    pub(super) fn write_request(&self, host: &impl HttpHost) {
+        self.write(|name, value| host.set_request_header(name, value));
+        if !self.addresses.is_empty() {
+            host.set_request_header(names::DESTINATION_ENDPOINT, &self.addresses.join(","));
+        }
+        self.write_filter_state(host);
+    }
+
+    /// Repeats it on the response, but for the destination.
+    pub(super) fn write_response(&self, host: &impl HttpHost) {
+        self.write(|name, value| host.set_response_header(name, value));
+    }
+
+    fn write(&self, mut set: impl FnMut(&str, &str)) {
+        set(names::REASON_CODE, self.reason.as_str());
+        set(names::MATCHED_TOKENS, &self.matched_tokens.to_string());
+        if self.detail != Detail::None {
+            set(names::DETAIL, self.detail.as_str());
+        }
+        if !self.replica_id.is_empty() && is_header_value(&self.replica_id) {
+            set(names::REPLICA_ID, &self.replica_id);
+        }
+    }
+
+    fn write_filter_state(&self, host: &impl HttpHost) {
+        host.set_filter_state("inferencecache_reason_code", self.reason.as_str());
+        host.set_filter_state("inferencecache_matched_tokens", &self.matched_tokens.to_string());
+        if self.detail != Detail::None {
+            host.set_filter_state("inferencecache_detail", self.detail.as_str());
+        }
+        if !self.replica_id.is_empty() {
+            host.set_filter_state("inferencecache_replica_id", &self.replica_id);
+        }
+    }
+}
+
+fn is_header_value(value: &str) -> bool {
+    value.bytes().all(|byte| matches!(byte, 0x20..=0x7E))
+}

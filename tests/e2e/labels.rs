@@ -1,0 +1,58 @@
+//! Whatever names clients make up, the filter's metrics stay as many as they were, and the log stays readable.
+
+use std::collections::BTreeSet;
+
+use hyper::{Method, Request};
+use serde_json::json;
+use warmroute::native::load::envoy_config::MODEL;
+use warmroute::native::load::stack::Stack;
+
+use crate::pool::*;
+
+const NAMES: u32 = 1_000;
+
+/// The names and labels of the filter's metrics.
+async fn series(stack: &Stack) -> BTreeSet<String> {
+    let text = stack.client.get(&stack.admin_url("/stats/prometheus")).await.unwrap().text();
+    let ours = text.lines().filter(|line| line.starts_with("inferencecache_") || line.starts_with("warmroute_"));
+    ours.filter_map(|line| line.rsplit_once(' ')).map(|(series, _)| series.to_owned()).collect()
+}
+
+/// Requests with a model, a tenant and an adapter that nobody has, in headers and in the body.
+async fn made_up(stack: &Stack, number: u32) {
+    let (model, tenant, adapter) = (format!("m-{number}"), format!("t-{number}"), format!("a-{number}"));
+    let prompt = tokens(1, 64);
+    for model in [model.as_str(), MODEL] {
+        let head = probe_head_for(model, &prompt).header("x-tenant", &tenant);
+        send(stack, head.header("x-inferencecache-adapter-id", &adapter), "/probe", "").await;
+        let head = Request::builder().method(Method::POST).header("content-type", "application/json");
+        let body = json!({ "model": model, "prompt": prompt, "inference_cache": { "adapter_id": adapter } });
+        send(stack, head.header("x-tenant", "default"), "/v1/completions", body.to_string()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_made_up_names_are_no_new_series_and_one_warning_each_minute() {
+    let stack = stack(|options| {
+        options.workers = 1;
+        options.plugin["tenant"] = json!({ "header": "x-tenant" });
+    })
+    .await;
+    warm(&stack, 0, &tokens(9, 64)).await;
+    let known = warmroute::native::load::stack::eventually(SOON * 5, async || {
+        let head = probe_head(&tokens(9, 64)).header("x-tenant", "default");
+        decided(&send(&stack, head, "/probe", "").await).matched_tokens == 64
+    });
+    assert!(known.await);
+    let started = std::time::Instant::now();
+    made_up(&stack, 0).await;
+    let before = series(&stack).await;
+    assert!(before.iter().any(|series| series.contains("model=\"other\"")), "{before:?}");
+    for number in 1..NAMES {
+        made_up(&stack, number).await;
+    }
+    assert_eq!(series(&stack).await, before);
+    let minutes = started.elapsed().as_secs() / 60;
+    let warnings = stack.envoy.log_text().matches("UNKNOWN_TENANT: nothing is known of tenant \"t-").count();
+    assert!((1..=1 + minutes as usize).contains(&warnings), "{warnings} in {minutes} whole minutes");
+}

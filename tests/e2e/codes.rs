@@ -45,7 +45,7 @@ fn pool(options: &mut StackOptions) {
     options.workers = 1;
     options.engine.loras = ["sql", "chat", "both"].map(str::to_owned).to_vec();
     options.plugin["tenant"] = json!({ "header": "x-tenant" });
-    options.plugin["stale_after_ms"] = json!(2_500);
+    options.plugin["stale_after_ms"] = json!(4_000);
     options.plugin["models"] = json!([
         { "model_id": MODEL, "adapters": ["chat"] },
         { "model_id": SECOND_MODEL },

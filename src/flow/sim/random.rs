@@ -57,7 +57,7 @@ impl Sim {
         let mut random = Random(seed);
         let json = format!(
             r#"{{"hub_cluster": "hub", "models": [{{"model_id": "m"}}], "stale_after_ms": {STALE_AFTER_MS},
-                "limits": {{"pages": {}, "log_segments": {}, "lease_ticks": 3}}}}"#,
+                "policy": {{"evictionTTL": "500h"}}, "limits": {{"pages": {}, "log_segments": {}, "lease_ticks": 3}}}}"#,
             1 + random.below(5),
             4 + random.below(8)
         );

@@ -1,0 +1,28 @@
+//! Chat templates: a conversation to the prompt text that an engine makes of it.
+//!
+//! In: a template's source as the model ships it, special tokens, and a conversation; time and time zone are arguments.
+//! Out: the text that `transformers` 5.24 renders with Jinja2 3.1.6, byte for byte, or an error. An error means that the
+//! request has no key: nothing here guesses. This module never reads a clock, a file or the network, and never panics;
+//! work, memory, output and recursion are bounded whatever the template and the conversation ([`Limits`]).
+//!
+//! The text is what the engine tokenizes with `add_special_tokens=false`: the template itself writes the start token.
+
+mod chat;
+mod compiled;
+mod continuation;
+mod dumps;
+mod environment;
+mod error;
+mod json;
+mod methods;
+mod python;
+mod source;
+mod time;
+
+pub use chat::Chat;
+pub use compiled::{ChatTemplate, Limits, SpecialTokens};
+pub use error::{InvalidTemplate, RenderError};
+pub use json::{InvalidJson, parse_json};
+pub use time::LocalTime;
+
+pub use minijinja::Value;

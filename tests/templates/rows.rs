@@ -1,0 +1,164 @@
+//! Replays the `render` rows of a file of reference renders; shared by the native and the wasm32 test.
+//!
+//! A file has one JSON object a line, told apart by `kind`: `meta`; `template` (`name`, `text`); `chat` (`id`, `messages`,
+//! perhaps `tools`, `documents`, and every other field an argument of the template); `render` (`template`, `chat`, `bos`,
+//! `eos`, and what the reference made of it: `sha256` and `len`, or `raises`). Rows of other kinds are passed over.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use warmroute::template::{Chat, ChatTemplate, Limits, LocalTime, RenderError, SpecialTokens, Value, parse_json};
+
+/// The moment of every reference render, in UTC.
+pub const CLOCK: LocalTime = LocalTime { unix_seconds: 1_796_040_000, utc_offset_seconds: 0 };
+
+/// Renders where the reference raises and the engine used here does not: it is lenient where Jinja2 is strict. The
+/// serving engine refuses such a request, so the text is never compared with anything.
+const LENIENT: &[(&str, &str)] = &[];
+
+/// Renders whose text differs from the reference.
+const DIFFERENT: &[(&str, &str)] = &[];
+
+/// What came of a file.
+#[derive(Default)]
+pub struct Report {
+    /// Renders compared.
+    pub rows: usize,
+    /// One line for each that is not as it should be.
+    pub mismatched: Vec<String>,
+    /// One line for each known difference that was met.
+    pub known: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Row {
+    Template {
+        name: String,
+        text: String,
+    },
+    Chat(ChatRow),
+    Render(RenderRow),
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct ChatRow {
+    id: u64,
+}
+
+#[derive(Deserialize)]
+struct RenderRow {
+    template: String,
+    chat: u64,
+    bos: Option<String>,
+    eos: Option<String>,
+    sha256: Option<String>,
+    text: Option<String>,
+    err: Option<String>,
+    #[serde(default)]
+    raises: bool,
+}
+
+/// The templates and conversations of a file.
+#[derive(Default)]
+struct Shelf {
+    templates: HashMap<String, String>,
+    chats: HashMap<u64, Chat>,
+    compiled: HashMap<(String, SpecialTokens), ChatTemplate>,
+}
+
+// === impl Report ===
+
+impl Report {
+    /// Replays a file; `templates` are there beside those of the file.
+    pub fn of(rows: &str, templates: HashMap<String, String>) -> Report {
+        let mut shelf = Shelf { templates, ..Shelf::default() };
+        let mut report = Report::default();
+        for line in rows.lines() {
+            match serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")) {
+                Row::Template { name, text } => drop(shelf.templates.insert(name, text)),
+                Row::Chat(row) => drop(shelf.chats.insert(row.id, chat(line))),
+                Row::Render(row) => report.take(&row, &mut shelf),
+                Row::Other => {}
+            }
+        }
+        report
+    }
+
+    fn take(&mut self, row: &RenderRow, shelf: &mut Shelf) {
+        let Some(rendered) = shelf.render(row) else { return };
+        self.rows += 1;
+        let name = format!("{} x chat {}", row.template, row.chat);
+        let known =
+            |list: &[(&'static str, &'static str)]| list.iter().find(|(known, _)| *known == name).map(|row| row.1);
+        let difference = match (&rendered, row.raises) {
+            (Err(_), true) => return,
+            (Ok(text), false) if row.is_text(text) => return,
+            (Ok(_), true) => match known(LENIENT) {
+                Some(reason) => return self.known.push(format!("{name}: {reason}")),
+                None => format!("renders where the reference raises {}", row.err.as_deref().unwrap_or_default()),
+            },
+            (Ok(text), false) => match known(DIFFERENT) {
+                Some(reason) => return self.known.push(format!("{name}: {reason}")),
+                None => format!("differs: {text:?}\n  expected {:?}", row.text),
+            },
+            (Err(error), false) => format!("{error}"),
+        };
+        self.mismatched.push(format!("{name}: {difference}"));
+    }
+}
+
+// === impl RenderRow ===
+
+impl RenderRow {
+    fn is_text(&self, text: &str) -> bool {
+        match (&self.text, &self.sha256) {
+            (Some(expected), _) => expected == text,
+            (None, Some(expected)) => {
+                let digest = Sha256::digest(text.as_bytes());
+                digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>() == *expected
+            }
+            (None, None) => panic!("{} x chat {}: neither text nor sha256", self.template, self.chat),
+        }
+    }
+}
+
+// === impl Shelf ===
+
+impl Shelf {
+    /// Renders a row; nothing if its template is not there.
+    fn render(&mut self, row: &RenderRow) -> Option<Result<String, RenderError>> {
+        let special = SpecialTokens::new(row.bos.as_deref(), row.eos.as_deref());
+        let source = self.templates.get(&row.template)?;
+        let template = self.compiled.entry((row.template.clone(), special)).or_insert_with_key(|(name, special)| {
+            ChatTemplate::compile(source, special, Limits::DEFAULT).unwrap_or_else(|error| panic!("{name}: {error}"))
+        });
+        let chat = self.chats.get(&row.chat).unwrap_or_else(|| panic!("chat {} is missing", row.chat));
+        Some(template.render(chat, CLOCK))
+    }
+}
+
+/// A conversation from its row: fields with a meaning of their own, the rest arguments of the template.
+fn chat(line: &str) -> Chat {
+    let row = parse_json(line.as_bytes()).unwrap();
+    let mut chat = Chat::new(Vec::new());
+    for key in row.try_iter().unwrap() {
+        let value = row.get_item(&key).unwrap();
+        match key.as_str().unwrap() {
+            "kind" | "id" => {}
+            "messages" => chat.messages = value.try_iter().unwrap().collect(),
+            "tools" => chat.tools = Some(value).filter(|tools| !tools.is_none()),
+            "documents" => chat.documents = Some(value),
+            "add_generation_prompt" => chat.add_generation_prompt = value.is_true(),
+            "continue_final_message" => chat.continue_final_message = value.is_true(),
+            name => chat.arguments.push((name.to_owned(), value)),
+        }
+    }
+    if row.get_attr("messages").unwrap() == Value::UNDEFINED {
+        panic!("a chat without messages: {line}");
+    }
+    chat
+}

@@ -2,12 +2,14 @@
 
 use std::io;
 
+use minijinja::machinery::parse;
 use minijinja::{Environment, Value};
 
 use super::continuation::Continuation;
 use super::environment::{environment, syntax};
+use super::operands::with_filters;
 use super::source::prepare;
-use super::{Chat, InvalidTemplate, LocalTime, RenderError};
+use super::{Chat, ContentFormat, InvalidTemplate, LocalTime, RenderError};
 
 /// The name under which the environment keeps its one template: without an extension, so nothing is escaped.
 const NAME: &str = "chat";
@@ -37,6 +39,7 @@ pub struct ChatTemplate {
     source: String,
     special: Vec<(String, Value)>,
     limits: Limits,
+    content_format: ContentFormat,
 }
 
 /// A buffer that takes no more than it may.
@@ -84,11 +87,20 @@ impl ChatTemplate {
     pub fn compile(source: &str, special: &SpecialTokens, limits: Limits) -> Result<ChatTemplate, InvalidTemplate> {
         let syntax = syntax()?;
         let prepared = prepare(source, &syntax)?;
+        let tree = parse(&prepared, NAME, syntax.clone())?;
+        let content_format = ContentFormat::of(&tree);
+        let prepared = with_filters(&prepared, &tree);
         let mut environment = environment(limits);
         environment.set_syntax(syntax);
         environment.add_template_owned(NAME, prepared)?;
         let special = special.named.iter().map(|(name, token)| (name.clone(), Value::from(token.as_str()))).collect();
-        Ok(ChatTemplate { environment, source: source.to_owned(), special, limits })
+        Ok(ChatTemplate { environment, source: source.to_owned(), special, limits, content_format })
+    }
+
+    /// The form in which the template takes content, as vLLM detects it.
+    #[must_use]
+    pub fn content_format(&self) -> ContentFormat {
+        self.content_format
     }
 
     /// Renders a conversation as the engine does whose wall clock shows `clock`.

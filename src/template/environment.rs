@@ -9,8 +9,9 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 
+use super::operands::ESCAPED;
 use super::python::{MAX_NESTING, is_namespace, no_text, too_deep, write_str};
-use super::source::STORED;
+use super::source::{ITERATED, STORED};
 use super::{InvalidTemplate, Limits, dumps, methods};
 
 /// How deep macros, loops and blocks may nest at run time, in the engine's own units: a macro call costs several.
@@ -36,13 +37,24 @@ pub(super) fn environment(limits: Limits) -> Environment<'static> {
     });
     environment.add_filter("join", join);
     environment.add_filter("trim", methods::trim);
+    environment.add_filter("indent", methods::indent);
     environment.add_filter("escape", escape);
     environment.add_filter("e", escape);
+    environment.add_filter(ESCAPED, |state: &State, value: &Value| match value.as_str() {
+        Some(_) => escape(state, value),
+        None => Err(Error::new(ErrorKind::InvalidOperation, format!("a {} cannot be added to a string", value.kind()))),
+    });
     environment.add_filter(STORED, |state: &State, value: &Value| {
         let mut visited = 0;
         let stored = stored(value, 0, &mut visited);
         state.consume_fuel(visited / 4)?;
         stored
+    });
+    environment.add_filter(ITERATED, |value: &Value| match value.kind() {
+        ValueKind::None | ValueKind::Bool | ValueKind::Number => {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("a {} cannot be iterated over", value.kind())))
+        }
+        _ => Ok(value.clone()),
     });
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_test("sequence", |value: &Value| {

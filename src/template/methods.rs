@@ -3,12 +3,15 @@
 //! `minijinja-contrib` has most; the ones here differ from Python there, or are missing. A method that neither has is an
 //! error, and so is one that changes its object (`append`, `update`, `pop`), which the sandbox of `transformers` refuses.
 
-use minijinja::value::{ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 /// The widest field that `str.format` may pad to: the engine would allocate any width at once.
 const MAX_FIELD_DIGITS: usize = 3;
+
+/// How wide an indentation may be.
+const MAX_INDENT: usize = 999;
 
 /// Which ends of a string are stripped.
 #[derive(Clone, Copy)]
@@ -57,6 +60,42 @@ pub(super) fn trim(value: &Value, characters: Option<Value>) -> Result<Value, Er
         (None, false) => &text,
     };
     strip(text, characters.as_slice(), Ends::Both)
+}
+
+/// The `indent` filter: `width` (4, or a text), `first`, `blank`.
+pub(super) fn indent(state: &State, value: &Value, by_place: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let argument = |place: usize, name: &str| -> Result<Option<Value>, Error> {
+        Ok(by_place.get(place).cloned().or(kwargs.get(name)?))
+    };
+    let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
+    let (first, blank) = (is_true(argument(1, "first")?), is_true(argument(2, "blank")?));
+    let indent = indentation(argument(0, "width")?)?;
+    kwargs.assert_all_used()?;
+    let text = value.as_str().ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "indent: not a string"))?;
+    let mut out = String::new();
+    for (number, (line, _)) in lines(&format!("{text}\n")).enumerate() {
+        if number > 0 {
+            out.push('\n');
+        }
+        if if number == 0 { first } else { blank || !line.is_empty() } {
+            out.push_str(&indent);
+        }
+        out.push_str(line);
+        state.consume_fuel((line.len() + indent.len()) as u64 / 64 + 1)?;
+    }
+    Ok(out)
+}
+
+fn indentation(width: Option<Value>) -> Result<String, Error> {
+    let Some(width) = width else { return Ok(" ".repeat(4)) };
+    if let Some(text) = width.as_str() {
+        return Ok(text.to_owned());
+    }
+    let width = i64::try_from(width)?;
+    match usize::try_from(width.max(0)) {
+        Ok(width) if width <= MAX_INDENT => Ok(" ".repeat(width)),
+        _ => Err(Error::new(ErrorKind::InvalidOperation, "indent: at most 999 blanks")),
+    }
 }
 
 fn call_on_container(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
@@ -126,19 +165,26 @@ fn rsplit(text: &str, args: &[Value]) -> Result<Value, Error> {
 fn split_lines(text: &str, args: &[Value]) -> Result<Value, Error> {
     let (keep_ends,): (Option<bool>,) = from_args(args)?;
     let keep_ends = keep_ends.unwrap_or(false);
-    let mut lines = Vec::new();
+    Ok(lines(text).map(|(line, whole)| Value::from(if keep_ends { whole } else { line })).collect())
+}
+
+/// The lines of a text, each without and with its end.
+fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = text;
-    while !rest.is_empty() {
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
         let end = rest.find(is_line_break).unwrap_or(rest.len());
         let after = match rest.get(end..) {
             Some(tail) if tail.starts_with("\r\n") => end + 2,
             Some(tail) => end + tail.chars().next().map_or(0, char::len_utf8),
             None => end,
         };
-        lines.push(Value::from(rest.get(..if keep_ends { after } else { end }).unwrap_or_default()));
-        rest = rest.get(after..).unwrap_or_default();
-    }
-    Ok(Value::from(lines))
+        let (line, whole) = (rest.get(..end)?, rest.get(..after)?);
+        rest = rest.get(after..)?;
+        Some((line, whole))
+    })
 }
 
 /// `str.isspace()`: Unicode's white space, and the four separators of ASCII.

@@ -9,18 +9,22 @@
 
 mod chat;
 mod compiled;
+mod content_format;
 mod continuation;
 mod dumps;
 mod environment;
 mod error;
 mod json;
 mod methods;
+mod operands;
 mod python;
 mod source;
 mod time;
+mod tree;
 
 pub use chat::Chat;
 pub use compiled::{ChatTemplate, Limits, SpecialTokens};
+pub use content_format::ContentFormat;
 pub use error::{InvalidTemplate, RenderError};
 pub use json::{InvalidJson, parse_json};
 pub use time::LocalTime;

@@ -1,13 +1,15 @@
 //! A chat template's source, made fit for the template engine.
 //!
 //! In: the source as a model ships it. Out: source that the engine can parse with bounded stack and whose values stay
-//! shallow, or a reason why not. Three things are done, all on the engine's own tokens, so that strings, comments and raw
+//! shallow, or a reason why not. Four things are done, all on the engine's own tokens, so that strings, comments and raw
 //! blocks are left alone:
 //!
 //! - `{% generation %}`, an extension of `transformers` that marks what the assistant wrote and changes no text, becomes
 //!   `{% with %}`: a scope of its own, as there.
 //! - A value that is assigned to a namespace attribute passes the filter [`STORED`]. That is the one way in which a loop
 //!   can hand a value to its next pass, so also the one way to nest values without end.
+//! - What a loop goes over passes the filter [`ITERATED`], which refuses what Python cannot iterate over: the engine
+//!   takes none for an empty list.
 //! - The engine's parser and code generator recurse along chains (`a|f|f|f…`, `x.y.y.y…`, `elif` after `elif`) without a
 //!   limit of their own: the tokens of one tag and the open branches are bounded here.
 
@@ -18,6 +20,9 @@ use super::InvalidTemplate;
 
 /// The filter that values pass which are assigned to a namespace attribute.
 pub(super) const STORED: &str = "__stored";
+
+/// The filter that values pass which a loop goes over.
+pub(super) const ITERATED: &str = "__iterated";
 
 /// How long a source may be.
 const MAX_SOURCE_BYTES: usize = 512 * 1024;
@@ -39,10 +44,22 @@ struct Edit {
 #[derive(Default)]
 struct Tag {
     tokens: usize,
-    /// It began as `set a.b`.
-    sets_attribute: bool,
-    /// A value is being assigned, and has been put into a parenthesis.
-    open: bool,
+    /// Brackets that are open.
+    depth: usize,
+    kind: Kind,
+    /// What ends the parenthesis that was put around an expression, if one is open.
+    close: Option<&'static str>,
+}
+
+/// The tags that are looked into.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Kind {
+    /// `set a.b =`, as far as has been read.
+    Set,
+    /// `for`, up to `in`.
+    For,
+    #[default]
+    Other,
 }
 
 /// The branches of the `if` statements that are open.
@@ -68,7 +85,7 @@ pub(super) fn prepare(source: &str, syntax: &SyntaxConfig) -> Result<String, Inv
         let (start, end) = (span.start_offset as usize, span.end_offset as usize);
         match token {
             Token::TemplateData(_) | Token::VariableStart | Token::BlockStart => tag = Tag::default(),
-            Token::BlockEnd if tag.open => edits.push(Edit { start, end: start, text: CLOSE }),
+            Token::BlockEnd => edits.extend(tag.close.take().map(|text| Edit { start, end: start, text })),
             _ => {
                 tag.tokens += 1;
                 if tag.tokens > MAX_TAG_TOKENS {
@@ -77,14 +94,17 @@ pub(super) fn prepare(source: &str, syntax: &SyntaxConfig) -> Result<String, Inv
                         span.start_line
                     )));
                 }
-                if let Some(text) = tag.rewritten(&token) {
-                    edits.push(Edit { start, end, text });
-                }
-                if tag.opens(&token) {
-                    edits.push(Edit { start: end, end, text: " (" });
-                }
                 if let (1, Token::Ident(word)) = (tag.tokens, &token) {
                     branches.note(word, span.start_line)?;
+                }
+                if let Some(text) = tag.renamed(&token) {
+                    edits.push(Edit { start, end, text });
+                }
+                if tag.ends_expression(&token) {
+                    edits.extend(tag.close.take().map(|text| Edit { start, end: start, text }));
+                }
+                if tag.begins_expression(&token) {
+                    edits.push(Edit { start: end, end, text: OPEN });
                 }
             }
         }
@@ -92,14 +112,15 @@ pub(super) fn prepare(source: &str, syntax: &SyntaxConfig) -> Result<String, Inv
     Ok(apply(source, &edits))
 }
 
-/// Ends the parenthesis around a stored value. A tag may end right after a name, hence the blank.
-const CLOSE: &str = ")|__stored ";
+const OPEN: &str = " (";
+const CLOSE_STORED: &str = ")|__stored ";
+const CLOSE_ITERATED: &str = ")|__iterated ";
 
 // === impl Tag ===
 
 impl Tag {
     /// What a tag's first word is replaced by.
-    fn rewritten(&self, token: &Token<'_>) -> Option<&'static str> {
+    fn renamed(&self, token: &Token<'_>) -> Option<&'static str> {
         match token {
             Token::Ident("generation") if self.tokens == 1 => Some("with"),
             Token::Ident("endgeneration") if self.tokens == 1 => Some("endwith"),
@@ -107,16 +128,32 @@ impl Tag {
         }
     }
 
-    /// Whether this token is the `=` of `set a.b =`.
-    fn opens(&mut self, token: &Token<'_>) -> bool {
+    /// Whether this token comes after what a loop goes over.
+    fn ends_expression(&self, token: &Token<'_>) -> bool {
+        self.depth == 0 && self.kind == Kind::For && matches!(token, Token::Ident("if" | "recursive"))
+    }
+
+    /// Whether this token is the `=` of `set a.b =` or the `in` of a loop.
+    fn begins_expression(&mut self, token: &Token<'_>) -> bool {
+        match token {
+            Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => self.depth += 1,
+            Token::ParenClose | Token::BracketClose | Token::BraceClose => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
         match (self.tokens, token) {
-            (1, Token::Ident("set")) => self.sets_attribute = true,
-            (2, Token::Ident(_)) | (3, Token::Dot) | (4, Token::Ident(_)) => {}
-            (5, Token::Assign) if self.sets_attribute => {
-                self.open = true;
+            (1, Token::Ident("set")) => self.kind = Kind::Set,
+            (1, Token::Ident("for")) => self.kind = Kind::For,
+            (2, Token::Ident(_)) | (3, Token::Dot) | (4, Token::Ident(_)) if self.kind == Kind::Set => {}
+            (5, Token::Assign) if self.kind == Kind::Set => {
+                self.close = Some(CLOSE_STORED);
                 return true;
             }
-            _ => self.sets_attribute = false,
+            (_, Token::Ident("in")) if self.kind == Kind::For && self.depth == 0 && self.close.is_none() => {
+                self.close = Some(CLOSE_ITERATED);
+                return true;
+            }
+            _ if self.kind == Kind::Set => self.kind = Kind::Other,
+            _ => {}
         }
         false
     }

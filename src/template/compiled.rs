@@ -8,7 +8,7 @@ use minijinja::{Environment, Value};
 use super::continuation::Continuation;
 use super::environment::{environment, syntax};
 use super::operands::with_filters;
-use super::source::prepare;
+use super::source::{check_shape, prepare};
 use super::{Chat, ContentFormat, InvalidTemplate, LocalTime, RenderError};
 
 /// The name under which the environment keeps its one template: without an extension, so nothing is escaped.
@@ -88,6 +88,7 @@ impl ChatTemplate {
         let syntax = syntax()?;
         let prepared = prepare(source, &syntax)?;
         let tree = parse(&prepared, NAME, syntax.clone())?;
+        check_shape(&tree)?;
         let content_format = ContentFormat::of(&tree);
         let prepared = with_filters(&prepared, &tree);
         let mut environment = environment(limits);

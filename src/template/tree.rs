@@ -76,11 +76,6 @@ impl<'t, 'a> Children<'t, 'a> {
                 self.expressions([&filter.filter]);
                 self.statements(&filter.body);
             }
-            Stmt::Block(block) => self.statements(&block.body),
-            Stmt::Import(import) => self.expressions([&import.expr]),
-            Stmt::FromImport(import) => self.expressions([&import.expr]),
-            Stmt::Extends(extends) => self.expressions([&extends.name]),
-            Stmt::Include(include) => self.expressions([&include.name]),
             Stmt::Macro(declared) => self.of_macro(declared),
             Stmt::CallBlock(block) => {
                 self.of_call(&block.call);

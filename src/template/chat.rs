@@ -21,6 +21,17 @@ pub struct Chat {
     pub add_generation_prompt: bool,
     /// Whether the prompt ends inside the last message, for the model to go on with.
     pub continue_final_message: bool,
+    /// The first part of the conversation that is not text. The prompt is known up to it.
+    pub media: Option<Media>,
+}
+
+/// The place of an image, a sound or a film.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Media {
+    /// The index of its message.
+    pub message: usize,
+    /// Its index in the message's content. Where the content is a text, it stands before that text.
+    pub part: usize,
 }
 
 // === impl Chat ===
@@ -36,6 +47,7 @@ impl Chat {
             arguments: Vec::new(),
             add_generation_prompt: true,
             continue_final_message: false,
+            media: None,
         }
     }
 

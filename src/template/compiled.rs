@@ -9,7 +9,7 @@ use super::continuation::Continuation;
 use super::environment::{environment, syntax};
 use super::operands::with_filters;
 use super::source::{check_shape, prepare};
-use super::{Chat, ContentFormat, InvalidTemplate, LocalTime, RenderError};
+use super::{Chat, ContentFormat, InvalidTemplate, LocalTime, Media, RenderError, media};
 
 /// The name under which the environment keeps its one template: without an extension, so nothing is escaped.
 const NAME: &str = "chat";
@@ -40,6 +40,15 @@ pub struct ChatTemplate {
     special: Vec<(String, Value)>,
     limits: Limits,
     content_format: ContentFormat,
+}
+
+/// What a conversation comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// The text that the engine tokenizes, from its beginning.
+    pub text: String,
+    /// Whether that is all of it; else something follows that is not text.
+    pub complete: bool,
 }
 
 /// A buffer that takes no more than it may.
@@ -109,13 +118,30 @@ impl ChatTemplate {
     /// # Errors
     ///
     /// See [`RenderError`].
-    pub fn render(&self, chat: &Chat, clock: LocalTime) -> Result<String, RenderError> {
+    pub fn render(&self, chat: &Chat, clock: LocalTime) -> Result<Prompt, RenderError> {
+        if let Some(media) = chat.media {
+            return self.render_up_to(chat, media, clock);
+        }
         if !chat.continue_final_message {
-            return self.render_plain(chat, clock);
+            return Ok(Prompt { text: self.render_plain(chat, clock)?, complete: true });
         }
         let continuation = Continuation::of(chat, &self.source)?;
         let rendered = self.render_plain(continuation.chat(), clock)?;
-        continuation.cut(rendered)
+        Ok(Prompt { text: continuation.cut(rendered)?, complete: true })
+    }
+
+    /// The prompt in front of the first part that is not text.
+    fn render_up_to(&self, chat: &Chat, media: Media, clock: LocalTime) -> Result<Prompt, RenderError> {
+        let mut text = self.render_plain(chat, clock)?;
+        let whole = text.len();
+        for variant in media::variants(chat, media)? {
+            let known = media::common(&text, &self.render_plain(&variant, clock)?).len();
+            text.truncate(known);
+        }
+        if text.len() == whole {
+            return Err(RenderError::refused("the template writes nothing at the place of the media"));
+        }
+        Ok(Prompt { text, complete: false })
     }
 
     fn render_plain(&self, chat: &Chat, clock: LocalTime) -> Result<String, RenderError> {

@@ -4,10 +4,26 @@ use std::fmt;
 
 use minijinja::ErrorKind;
 
+use super::InvalidJson;
+
 /// A template that cannot be used. The model then has no text prompts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidTemplate {
     reason: String,
+}
+
+/// A body that is no conversation which the engine would render. The request then has no key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InvalidChat {
+    /// It is not JSON.
+    Json(InvalidJson),
+    /// A field has a value that is not allowed, or none.
+    Field {
+        /// The field, as a path from the body.
+        field: String,
+        /// What it must be.
+        allowed: &'static str,
+    },
 }
 
 /// A conversation that the template does not turn into a prompt. The request then has no key.
@@ -43,6 +59,19 @@ impl fmt::Display for InvalidTemplate {
 }
 
 impl std::error::Error for InvalidTemplate {}
+
+// === impl InvalidChat ===
+
+impl fmt::Display for InvalidChat {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InvalidChat::Json(error) => write!(formatter, "chat: {error}"),
+            InvalidChat::Field { field, allowed } => write!(formatter, "chat: {field} must be {allowed}"),
+        }
+    }
+}
+
+impl std::error::Error for InvalidChat {}
 
 // === impl RenderError ===
 

@@ -7,6 +7,7 @@
 //!
 //! The text is what the engine tokenizes with `add_special_tokens=false`: the template itself writes the start token.
 
+mod body;
 mod chat;
 mod compiled;
 mod content_format;
@@ -15,18 +16,23 @@ mod dumps;
 mod environment;
 mod error;
 mod json;
+mod media;
+mod message;
 mod methods;
 mod operands;
 mod python;
 mod source;
 mod time;
+mod tokenizer_config;
+mod tools;
 mod tree;
 
-pub use chat::Chat;
-pub use compiled::{ChatTemplate, Limits, SpecialTokens};
+pub use chat::{Chat, Media};
+pub use compiled::{ChatTemplate, Limits, Prompt, SpecialTokens};
 pub use content_format::ContentFormat;
-pub use error::{InvalidTemplate, RenderError};
+pub use error::{InvalidChat, InvalidTemplate, RenderError};
 pub use json::{InvalidJson, parse_json};
 pub use time::LocalTime;
+pub use tokenizer_config::TokenizerConfig;
 
 pub use minijinja::Value;

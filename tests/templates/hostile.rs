@@ -229,7 +229,7 @@ fn end_with(source: &str, chat: &Chat) -> End {
     let compiled: Result<ChatTemplate, InvalidTemplate> =
         ChatTemplate::compile(source, &SpecialTokens::new(None, None), Limits::DEFAULT);
     match compiled.map(|template| template.render(chat, CLOCK)) {
-        Ok(Ok(text)) => End::Text(text.len()),
+        Ok(Ok(prompt)) => End::Text(prompt.text.len()),
         Ok(Err(RenderError::Refused(_))) => End::Refused,
         Ok(Err(RenderError::OutOfFuel)) => End::OutOfFuel,
         Ok(Err(RenderError::TooLong)) => End::TooLong,

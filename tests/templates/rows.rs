@@ -164,7 +164,7 @@ impl Shelf {
             ChatTemplate::compile(source, special, Limits::DEFAULT).unwrap_or_else(|error| panic!("{name}: {error}"))
         });
         let chat = self.chats.get(&row.chat).unwrap_or_else(|| panic!("chat {} is missing", row.chat));
-        template.render(chat, CLOCK)
+        template.render(chat, CLOCK).map(|prompt| prompt.text)
     }
 }
 

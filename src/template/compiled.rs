@@ -113,6 +113,11 @@ impl ChatTemplate {
         self.content_format
     }
 
+    /// Whether the template names the role `developer`, as vLLM looks for it.
+    pub(super) fn knows_developers(&self) -> bool {
+        self.source.contains("'developer'") || self.source.contains("\"developer\"")
+    }
+
     /// Renders a conversation as the engine does whose wall clock shows `clock`.
     ///
     /// # Errors

@@ -1,14 +1,15 @@
 //! One message of a chat completion body, as vLLM hands it to a template.
 //!
-//! Followed is vLLM's `entrypoints/chat_utils.py` (seen at 001eadcf): `_parse_chat_message_content`, which keeps the role,
-//! the content, `name`, and what belongs to the role (`tool_calls` and reasoning of an assistant, `tool_call_id` of a tool,
-//! `tools` of a developer) and drops every other field; `_postprocess_messages`, which parses the arguments of tool calls;
-//! and pydantic's order of a tool call's fields (`id`, `function`, `type`; `arguments` before `name`), which shows where a
-//! template writes a whole call. Fields that are none are left out, as transformers 5 does.
+//! Followed is vLLM 0.33, `renderers/chat_utils/chat_message.py`. `parse_chat_message_content` keeps the role, the content,
+//! `name`, and what belongs to the role (`tool_calls` and reasoning of an assistant, `tool_call_id` of a tool, `tools` of a
+//! developer) and drops every other field. `_postprocess_messages` parses the arguments of tool calls; whatever is no
+//! object becomes an empty one. A tool call's fields have the order that pydantic gives them (`id`, `function`, `type`;
+//! `arguments` before `name`), which shows where a template writes a whole call. Fields that are none are left out, as
+//! transformers 5 does.
 //!
-//! Content is a list of parts in the format for parts, a text otherwise: the parts' texts, one a line. A tool's content is
-//! a text in either, unless it has a part that is not. Parts that are not text, and what becomes of them, are in
-//! [`Part`].
+//! Content is a list of parts in the format for parts, a text otherwise: the parts' texts, one a line, empty ones left
+//! out. A tool's content is a text in either, unless it has a part that is not. A system message loses the line by which
+//! Claude Code marks each request.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
@@ -25,26 +26,53 @@ const TEXTS: [(&str, &str); 5] = [
     ("thinking", "thinking"),
 ];
 
-/// Types of parts that are not, each with what vLLM calls it before the template.
-const MEDIA: [(&str, &str); 8] = [
+/// Types of parts that are not, each with what vLLM calls it before the template; in the order in which vLLM looks for
+/// them in a part that has no type.
+const MEDIA: [(&str, &str); 9] = [
     ("image_url", "image"),
-    ("input_image", "image"),
     ("image_pil", "image"),
     ("image_embeds", "image"),
+    ("audio_embeds", "audio"),
+    ("video_embeds", "video"),
     ("audio_url", "audio"),
     ("input_audio", "audio"),
-    ("audio_embeds", "audio"),
     ("video_url", "video"),
+    ("input_image", "image"),
 ];
+
+/// The fields of a part that vLLM knows. A template for parts gets the others as they are.
+const KNOWN_FIELDS: [&str; 17] = [
+    "audio_embeds",
+    "audio_url",
+    "closed",
+    "data",
+    "file",
+    "image_embeds",
+    "image_pil",
+    "image_url",
+    "input_audio",
+    "name",
+    "refusal",
+    "text",
+    "thinking",
+    "type",
+    "uuid",
+    "video_embeds",
+    "video_url",
+];
+
+/// How the line begins that a system message loses.
+const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 /// One part of a message's content.
 enum Part {
-    Text(String),
+    /// A text, and fields that vLLM does not know.
+    Text(String, Vec<(Value, Value)>),
     /// Passed on for the template to expand: `{"type": "tool_reference", "name": …}`, or the name.
     ToolReference(String),
     /// An image, a sound or a film. A template for parts gets its kind; otherwise vLLM puts a placeholder of the model's
     /// own in front of the message's text.
-    Media(&'static str),
+    Media(&'static str, Vec<(Value, Value)>),
 }
 
 /// The message, and where its first part is that is not text: a position in the content as the template gets it.
@@ -55,13 +83,19 @@ pub(super) fn message(
 ) -> Result<(Value, Option<usize>), InvalidChat> {
     let role = field(given, "role").filter(|role| role.kind() == ValueKind::String);
     let role = role.ok_or_else(|| in_message(index, "role", "a string"))?;
-    let parts = parts(given, index)?;
-    let media = parts.iter().position(|part| matches!(part, Part::Media(_)));
+    let mut parts = parts(given, index)?;
+    if role.as_str() == Some("system") {
+        parts.retain_mut(Part::strip_billing_header);
+    }
+    let media = parts.iter().position(|part| matches!(part, Part::Media(..)));
     let mut fields = vec![("role", role.clone()), ("content", content(&parts, &role, format))];
     match role.as_str() {
         Some("assistant") => {
             fields.extend(tool_calls(given, index)?.map(|calls| ("tool_calls", calls)));
             if let Some(reasoning) = field(given, "reasoning").or_else(|| field(given, "reasoning_content")) {
+                if reasoning.kind() != ValueKind::String {
+                    return Err(in_message(index, "reasoning", "a string"));
+                }
                 fields.extend([("reasoning", reasoning.clone()), ("reasoning_content", reasoning)]);
             }
         }
@@ -89,7 +123,7 @@ fn in_message(index: usize, field: &str, allowed: &'static str) -> InvalidChat {
 fn parts(given: &Value, index: usize) -> Result<Vec<Part>, InvalidChat> {
     let Some(content) = field(given, "content") else { return Ok(Vec::new()) };
     if let Some(text) = content.as_str() {
-        return Ok(vec![Part::Text(text.to_owned())]);
+        return Ok(vec![Part::Text(text.to_owned(), Vec::new())]);
     }
     let malformed = || in_message(index, "content", "a string or a list of parts");
     if content.kind() != ValueKind::Seq {
@@ -103,9 +137,9 @@ fn parts(given: &Value, index: usize) -> Result<Vec<Part>, InvalidChat> {
 }
 
 fn content(parts: &[Part], role: &Value, format: ContentFormat) -> Value {
-    let all_text = parts.iter().all(|part| matches!(part, Part::Text(_)));
+    let all_text = parts.iter().all(|part| matches!(part, Part::Text(..)));
     if format == ContentFormat::Text || (role.as_str() == Some("tool") && all_text) {
-        let texts: Vec<&str> = parts.iter().filter_map(Part::text).collect();
+        let texts: Vec<&str> = parts.iter().filter_map(Part::text).filter(|text| !text.is_empty()).collect();
         return Value::from(texts.join("\n"));
     }
     parts.iter().map(Part::to_value).collect()
@@ -120,6 +154,9 @@ fn tool_calls(given: &Value, index: usize) -> Result<Option<Value>, InvalidChat>
     }
     let mut ordered = Vec::new();
     for call in calls.try_iter().map_err(|_| malformed())? {
+        if field(&call, "type").is_some_and(|kind| kind.as_str() != Some("function")) {
+            return Err(in_message(index, "tool_calls", "calls of the type \"function\""));
+        }
         let function = field(&call, "function").filter(|function| function.kind() == ValueKind::Map);
         let function = with_arguments(&function.ok_or_else(malformed)?);
         ordered.push(first(&["id", "function", "type"], &call, [("function", function)]));
@@ -127,17 +164,15 @@ fn tool_calls(given: &Value, index: usize) -> Result<Option<Value>, InvalidChat>
     Ok((!ordered.is_empty()).then(|| Value::from(ordered)))
 }
 
-/// Arguments that are text are parsed; whatever is no JSON becomes an empty object.
+/// Arguments that are text are parsed.
 fn with_arguments(function: &Value) -> Value {
-    let empty = || Value::from_pairs::<_, Value, Value>([]);
-    let arguments = match field(function, "arguments") {
-        Some(arguments) => match (arguments.as_str(), arguments.kind()) {
-            (Some(text), _) => parse_json(text.as_bytes()).unwrap_or_else(|_| empty()),
-            (None, ValueKind::Map | ValueKind::Seq) => arguments,
-            (None, _) => empty(),
-        },
-        None => empty(),
-    };
+    let given = field(function, "arguments");
+    let parsed = given.map(|given| match given.as_str() {
+        Some(text) => parse_json(text.as_bytes()).unwrap_or_default(),
+        None => given,
+    });
+    let arguments = parsed.filter(|parsed| parsed.kind() == ValueKind::Map);
+    let arguments = arguments.unwrap_or_else(|| Value::from_pairs::<_, Value, Value>([]));
     first(&["arguments", "name"], function, [("arguments", arguments)])
 }
 
@@ -158,8 +193,12 @@ impl Part {
     /// Reads a part; nothing if vLLM passes over it, as it does over texts that are null.
     fn of(given: &Value, index: usize) -> Result<Option<Part>, InvalidChat> {
         if let Some(text) = given.as_str() {
-            return Ok(Some(Part::Text(text.to_owned())));
+            return Ok(Some(Part::Text(text.to_owned(), Vec::new())));
         }
+        let unknown = || {
+            let is_unknown = |key: &Value| key.as_str().is_none_or(|key| !KNOWN_FIELDS.contains(&key));
+            entries(given).filter(|(key, _)| is_unknown(key)).collect()
+        };
         let malformed = |allowed| in_message(index, "content", allowed);
         let kind = field(given, "type");
         let named = field(given, "uuid").is_some();
@@ -167,14 +206,14 @@ impl Part {
             // A part without a type, or with a name of its own, is told from its fields.
             let media = MEDIA.iter().find(|(name, _)| given.get_attr(name).is_ok_and(|value| !value.is_undefined()));
             return media
-                .map(|(_, modality)| Some(Part::Media(modality)))
+                .map(|(_, modality)| Some(Part::Media(modality, unknown())))
                 .ok_or_else(|| malformed("parts that have a type"));
         };
         let kind = kind.as_str().ok_or_else(|| malformed("parts whose type is a string"))?;
         if let Some((_, name)) = TEXTS.iter().find(|(known, _)| *known == kind) {
             return match field(given, name) {
                 Some(text) => match text.as_str() {
-                    Some(text) => Ok(Some(Part::Text(text.to_owned()))),
+                    Some(text) => Ok(Some(Part::Text(text.to_owned(), unknown()))),
                     None => Err(malformed("parts whose text is a string")),
                 },
                 None if matches!(kind, "text" | "refusal") => Ok(None),
@@ -186,21 +225,38 @@ impl Part {
             return name.map(|name| Some(Part::ToolReference(name))).ok_or_else(|| malformed("references with a name"));
         }
         let media = MEDIA.iter().find(|(known, _)| *known == kind);
-        media.map(|(_, modality)| Some(Part::Media(modality))).ok_or_else(|| malformed("parts of a type that is known"))
+        media
+            .map(|(_, modality)| Some(Part::Media(modality, unknown())))
+            .ok_or_else(|| malformed("parts of a type that is known"))
     }
 
     fn text(&self) -> Option<&str> {
         match self {
-            Part::Text(text) | Part::ToolReference(text) => Some(text),
-            Part::Media(_) => None,
+            Part::Text(text, _) | Part::ToolReference(text) => Some(text),
+            Part::Media(..) => None,
         }
     }
 
+    /// Takes the line off; false if nothing is left of the part.
+    fn strip_billing_header(&mut self) -> bool {
+        let Part::Text(text, _) = self else { return true };
+        if text.starts_with(BILLING_HEADER) {
+            *text = text.split_once('\n').map_or_else(String::new, |(_, rest)| rest.to_owned());
+            return !text.is_empty();
+        }
+        true
+    }
+
     fn to_value(&self) -> Value {
+        let pair = |name: &str, value: &str| (Value::from(name), Value::from(value));
         match self {
-            Part::Text(text) => Value::from_pairs([("type", "text"), ("text", text)]),
-            Part::ToolReference(name) => Value::from_pairs([("type", "tool_reference"), ("name", name)]),
-            Part::Media(modality) => Value::from_pairs([("type", *modality)]),
+            Part::Text(text, unknown) => {
+                Value::from_pairs([pair("type", "text"), pair("text", text)].into_iter().chain(unknown.iter().cloned()))
+            }
+            Part::ToolReference(name) => Value::from_pairs([pair("type", "tool_reference"), pair("name", name)]),
+            Part::Media(modality, unknown) => {
+                Value::from_pairs([pair("type", modality)].into_iter().chain(unknown.iter().cloned()))
+            }
         }
     }
 }

@@ -22,6 +22,8 @@ mod methods;
 mod operands;
 mod python;
 mod source;
+#[cfg(test)]
+mod tests;
 mod time;
 mod tokenizer_config;
 mod tools;

@@ -1,16 +1,16 @@
 //! The tools of a chat completion body, as vLLM hands them to a template.
 //!
-//! vLLM reads them into pydantic models and writes these out again (`ChatCompletionToolsParam` and `FunctionDefinition`,
-//! `model_dump()`; seen at 002032ee). So the fields of a tool are `type` and `function`, in this order and no others; those
-//! of a function are `name`, `description` and `parameters`, null where they were not given, then whatever else it has.
-//! Templates that write a tool as JSON show all of that.
+//! vLLM reads them into pydantic models and writes these out again (vLLM 0.33, `ChatCompletionToolsParam` and
+//! `FunctionDefinition`). So the fields of a tool are `type` and `function`; those of a function are `name`, `description`
+//! and `parameters`, null where they were not given, and `strict` where it was; in this order, and no others. Templates
+//! that write a tool as JSON show all of that.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::InvalidChat;
 use super::chat::field;
-use super::message::{first, invalid};
+use super::message::invalid;
 
 /// The tools in the form that templates see; none if there are none.
 pub(super) fn tools(given: Option<Vec<Value>>) -> Result<Option<Value>, InvalidChat> {
@@ -42,14 +42,9 @@ fn tool(given: &Value) -> Result<Value, InvalidChat> {
     };
     let description = typed("description", ValueKind::String, "functions whose description is a string")?;
     let parameters = typed("parameters", ValueKind::Map, "functions whose parameters are an object")?;
-    let function = first(
-        &["name", "description", "parameters"],
-        &without(&function, "defer_loading"),
-        [("name", name), ("description", description), ("parameters", parameters)],
-    );
+    let strict = typed("strict", ValueKind::Bool, "functions whose strict is true or false")?;
+    let fields = [("name", name), ("description", description), ("parameters", parameters)];
+    let strict = Some(("strict", strict)).filter(|(_, strict)| !strict.is_none());
+    let function = Value::from_pairs(fields.into_iter().chain(strict));
     Ok(Value::from_pairs([("type", Value::from("function")), ("function", function)]))
-}
-
-fn without(map: &Value, name: &str) -> Value {
-    Value::from_pairs(super::chat::entries(map).filter(|(key, _)| key.as_str() != Some(name)))
 }

@@ -8,7 +8,7 @@
 //! transformers 5 does.
 //!
 //! Content is a list of parts in the format for parts, a text otherwise: the parts' texts, one a line, empty ones left
-//! out. A tool's content is a text in either, unless it has a part that is not. A system message loses the line by which
+//! out. In the format for parts a tool's content is a text as well, empty ones counted, unless it has a part that is not. A system message loses the line by which
 //! Claude Code marks each request.
 
 use minijinja::Value;
@@ -137,10 +137,12 @@ fn parts(given: &Value, index: usize) -> Result<Vec<Part>, InvalidChat> {
 }
 
 fn content(parts: &[Part], role: &Value, format: ContentFormat) -> Value {
-    let all_text = parts.iter().all(|part| matches!(part, Part::Text(..)));
-    if format == ContentFormat::Text || (role.as_str() == Some("tool") && all_text) {
-        let texts: Vec<&str> = parts.iter().filter_map(Part::text).filter(|text| !text.is_empty()).collect();
-        return Value::from(texts.join("\n"));
+    let texts = || parts.iter().filter_map(Part::text);
+    if format == ContentFormat::Text {
+        return Value::from(texts().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n"));
+    }
+    if role.as_str() == Some("tool") && parts.iter().all(|part| matches!(part, Part::Text(..))) {
+        return Value::from(texts().collect::<Vec<_>>().join("\n"));
     }
     parts.iter().map(Part::to_value).collect()
 }

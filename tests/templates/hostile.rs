@@ -188,6 +188,14 @@ pub fn random_conversations(count: u64) {
         chat.add_generation_prompt = random.below(2) == 0;
         chat.continue_final_message = random.below(4) == 0;
         chat.arguments.push(("enable_thinking".to_owned(), parse_json(random.json(2).as_bytes()).unwrap()));
+        let body = format!(
+            r#"{{"messages": {text}, "tools": {}, "chat_template_kwargs": {}}}"#,
+            random.json(0),
+            random.json(0)
+        );
+        for template in &templates {
+            let _ = Chat::from_body(body.as_bytes(), template).map(|chat| template.render(&chat, CLOCK));
+        }
         rendered += templates.iter().filter(|template| template.render(&chat, CLOCK).is_ok()).count();
     }
     assert!(rendered as u64 > count, "only {rendered} renders came to a text: the conversations are too odd");

@@ -66,8 +66,8 @@ const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 /// One part of a message's content.
 enum Part {
-    /// A text, and fields that vLLM does not know.
-    Text(String, Vec<(Value, Value)>),
+    /// A text, shared with the body, and fields that vLLM does not know.
+    Text(Value, Vec<(Value, Value)>),
     /// Passed on for the template to expand: `{"type": "tool_reference", "name": …}`, or the name.
     ToolReference(String),
     /// An image, a sound or a film. A template for parts gets its kind; otherwise vLLM puts a placeholder of the model's
@@ -122,8 +122,8 @@ fn in_message(index: usize, field: &str, allowed: &'static str) -> InvalidChat {
 
 fn parts(given: &Value, index: usize) -> Result<Vec<Part>, InvalidChat> {
     let Some(content) = field(given, "content") else { return Ok(Vec::new()) };
-    if let Some(text) = content.as_str() {
-        return Ok(vec![Part::Text(text.to_owned(), Vec::new())]);
+    if content.kind() == ValueKind::String {
+        return Ok(vec![Part::Text(content, Vec::new())]);
     }
     let malformed = || in_message(index, "content", "a string or a list of parts");
     if content.kind() != ValueKind::Seq {
@@ -138,6 +138,9 @@ fn parts(given: &Value, index: usize) -> Result<Vec<Part>, InvalidChat> {
 
 fn content(parts: &[Part], role: &Value, format: ContentFormat) -> Value {
     let texts = || parts.iter().filter_map(Part::text);
+    if let ([Part::Text(text, _)], ContentFormat::Text) = (parts, format) {
+        return text.clone();
+    }
     if format == ContentFormat::Text {
         return Value::from(texts().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n"));
     }
@@ -194,8 +197,8 @@ pub(super) fn first<const N: usize>(names: &[&str], map: &Value, replaced: [(&st
 impl Part {
     /// Reads a part; nothing if vLLM passes over it, as it does over texts that are null.
     fn of(given: &Value, index: usize) -> Result<Option<Part>, InvalidChat> {
-        if let Some(text) = given.as_str() {
-            return Ok(Some(Part::Text(text.to_owned(), Vec::new())));
+        if given.kind() == ValueKind::String {
+            return Ok(Some(Part::Text(given.clone(), Vec::new())));
         }
         let unknown = || {
             let is_unknown = |key: &Value| key.as_str().is_none_or(|key| !KNOWN_FIELDS.contains(&key));
@@ -214,12 +217,9 @@ impl Part {
         let kind = kind.as_str().ok_or_else(|| malformed("parts whose type is a string"))?;
         if let Some((_, name)) = TEXTS.iter().find(|(known, _)| *known == kind) {
             return match field(given, name) {
-                Some(text) => match text.as_str() {
-                    Some(text) => Ok(Some(Part::Text(text.to_owned(), unknown()))),
-                    None => Err(malformed("parts whose text is a string")),
-                },
+                Some(text) if text.kind() == ValueKind::String => Ok(Some(Part::Text(text, unknown()))),
                 None if matches!(kind, "text" | "refusal") => Ok(None),
-                None => Err(malformed("parts whose text is a string")),
+                _ => Err(malformed("parts whose text is a string")),
             };
         }
         if kind == "tool_reference" {
@@ -234,7 +234,8 @@ impl Part {
 
     fn text(&self) -> Option<&str> {
         match self {
-            Part::Text(text, _) | Part::ToolReference(text) => Some(text),
+            Part::Text(text, _) => text.as_str(),
+            Part::ToolReference(name) => Some(name),
             Part::Media(..) => None,
         }
     }
@@ -242,18 +243,22 @@ impl Part {
     /// Takes the line off; false if nothing is left of the part.
     fn strip_billing_header(&mut self) -> bool {
         let Part::Text(text, _) = self else { return true };
-        if text.starts_with(BILLING_HEADER) {
-            *text = text.split_once('\n').map_or_else(String::new, |(_, rest)| rest.to_owned());
-            return !text.is_empty();
+        let given = text.as_str().unwrap_or_default();
+        if !given.starts_with(BILLING_HEADER) {
+            return true;
         }
-        true
+        let rest = given.split_once('\n').map_or("", |(_, rest)| rest);
+        let is_left = !rest.is_empty();
+        *text = Value::from(rest);
+        is_left
     }
 
     fn to_value(&self) -> Value {
         let pair = |name: &str, value: &str| (Value::from(name), Value::from(value));
         match self {
             Part::Text(text, unknown) => {
-                Value::from_pairs([pair("type", "text"), pair("text", text)].into_iter().chain(unknown.iter().cloned()))
+                let fields = [pair("type", "text"), (Value::from("text"), text.clone())];
+                Value::from_pairs(fields.into_iter().chain(unknown.iter().cloned()))
             }
             Part::ToolReference(name) => Value::from_pairs([pair("type", "tool_reference"), pair("name", name)]),
             Part::Media(modality, unknown) => {

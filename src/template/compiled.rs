@@ -61,7 +61,8 @@ struct Bounded {
 // === impl Limits ===
 
 impl Limits {
-    /// A prompt of 2 MB, and the work for a conversation of about a thousand messages.
+    /// A prompt of 2 MB, and the work for a conversation of two thousand messages in most templates; in those that look
+    /// through the whole conversation at each message, for some hundred.
     pub const DEFAULT: Limits = Limits { fuel: 1_500_000, output_bytes: 2 << 20 };
 }
 

@@ -13,8 +13,7 @@
 //!
 //! And these are bounded, because the engine recurses along them without a limit of its own: the tokens of one tag
 //! (`a|f|f|f…`, `x.y.y.y…`), the brackets, blocks and `elif` branches that are open, and the expressions that put values
-//! into containers.
-//! Each bound is at least twice what the most complicated of 74 templates of real models needs.
+//! into containers. Each bound is at least twice what the most complicated of 74 templates of real models needs.
 
 use minijinja::machinery::ast::{CallType, Expr, Stmt};
 use minijinja::machinery::{Token, tokenize};

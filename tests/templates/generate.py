@@ -23,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 UNIX_SECONDS = 1_796_040_000
+# A model has tokens of its own; any will do here, since the reference and the library get the same.
 BOS, EOS = "<s>", "</s>"
 
 WEATHER = {
@@ -128,8 +129,6 @@ CHATS = [
     {"messages": [{"role": "user", "content": [part("look"), {"type": "image"}, part("here")]}]},
     {"messages": [*said("n"), called("f", {"i": 12345678901234567890, "neg": -0.0, "e": 1e-7, "": [], "o": {}})]},
 ]
-
-# The package's templates expect the model's own tokens; any will do here, since the reference gets the same.
 
 
 class Clock(datetime.datetime):

@@ -3,8 +3,8 @@
 //! A file has one JSON object a line, told apart by `kind`: `meta`; `template` (`name`, `text`); `chat` (`id`, `messages`,
 //! perhaps `tools`, `documents`, and every other field an argument of the template); `render` (`template`, `chat`, `bos`,
 //! `eos`, and what the reference made of it: `text` or its `sha256`, or `raises`); `renders` (one template through every
-//! conversation of the file: `texts` are the first 16 digits of each `sha256`, or `raises`). Rows of other kinds are passed
-//! over.
+//! conversation of the file: `texts` are the first 16 digits of each `sha256`, or `raises`); `body` (`template`, the `body`
+//! of a request, and the `text` that the engine makes of it). Rows of other kinds are passed over.
 
 use std::collections::HashMap;
 
@@ -41,6 +41,7 @@ enum Row {
     Chat(ChatRow),
     Render(RenderRow),
     Renders(RendersRow),
+    Body(BodyRow),
     #[serde(other)]
     Other,
 }
@@ -73,6 +74,14 @@ struct RendersRow {
     texts: Vec<String>,
 }
 
+/// A request.
+#[derive(Deserialize)]
+struct BodyRow {
+    template: String,
+    body: String,
+    text: String,
+}
+
 /// The templates and conversations of a file.
 #[derive(Default)]
 struct Shelf {
@@ -94,10 +103,21 @@ impl Report {
                 Row::Chat(row) => drop(shelf.chats.insert(row.id, chat(line))),
                 Row::Render(row) => report.take(&row, &mut shelf),
                 Row::Renders(row) => row.each(&shelf).iter().for_each(|row| report.take(row, &mut shelf)),
+                Row::Body(row) => report.take_body(&row, &mut shelf),
                 Row::Other => {}
             }
         }
         report
+    }
+
+    fn take_body(&mut self, row: &BodyRow, shelf: &mut Shelf) {
+        self.rows += 1;
+        let template = shelf.compiled(&row.template, SpecialTokens::default());
+        let chat = Chat::from_body(row.body.as_bytes(), template).map_err(|error| error.to_string());
+        let text = chat.and_then(|chat| template.render(&chat, CLOCK).map_err(|error| error.to_string()));
+        if text.as_ref().map(|prompt| &prompt.text) != Ok(&row.text) {
+            self.mismatched.push(format!("{} x {}: {text:?}\n  expected {:?}", row.template, row.body, row.text));
+        }
     }
 
     fn take(&mut self, row: &RenderRow, shelf: &mut Shelf) {
@@ -159,12 +179,15 @@ impl RendersRow {
 impl Shelf {
     fn render(&mut self, row: &RenderRow) -> Result<String, RenderError> {
         let special = SpecialTokens::new(row.bos.as_deref(), row.eos.as_deref());
-        let source = self.templates.get(&row.template).unwrap_or_else(|| panic!("{} is missing", row.template));
-        let template = self.compiled.entry((row.template.clone(), special)).or_insert_with_key(|(name, special)| {
+        let chat = self.chats.get(&row.chat).cloned().unwrap_or_else(|| panic!("chat {} is missing", row.chat));
+        self.compiled(&row.template, special).render(&chat, CLOCK).map(|prompt| prompt.text)
+    }
+
+    fn compiled(&mut self, name: &str, special: SpecialTokens) -> &ChatTemplate {
+        let source = self.templates.get(name).unwrap_or_else(|| panic!("{name} is missing"));
+        self.compiled.entry((name.to_owned(), special)).or_insert_with_key(|(name, special)| {
             ChatTemplate::compile(source, special, Limits::DEFAULT).unwrap_or_else(|error| panic!("{name}: {error}"))
-        });
-        let chat = self.chats.get(&row.chat).unwrap_or_else(|| panic!("chat {} is missing", row.chat));
-        template.render(chat, CLOCK).map(|prompt| prompt.text)
+        })
     }
 }
 

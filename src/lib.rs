@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! native (hub, engines) ─► wire ─► core
-//! filter ─► flow ─► wire, config ─► core = observation, fingerprint, request, index, routing
+//! filter ─► flow ─► wire, config ─► core = observation, fingerprint, request, template, index, routing
 //! ```
 //!
 //! The core takes time and configuration as arguments and knows no host, clock, I/O or randomness. The `filter`

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! native (hub, engines) ─► wire ─► core
-//! filter ─► flow ─► wire, config ─► core = observation, fingerprint, request, index, routing, publisher
+//! filter ─► flow ─► wire, config ─► core = observation, fingerprint, request, template, index, routing, publisher
 //! ```
 //!
 //! The core takes time and configuration as arguments and knows no host, clock, I/O or randomness. The `filter`
@@ -21,6 +21,7 @@ pub mod observation;
 pub mod publisher;
 pub mod request;
 pub mod routing;
+pub mod template;
 pub mod wire;
 
 pub mod flow;

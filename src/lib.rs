@@ -20,6 +20,7 @@ pub mod index;
 pub mod observation;
 pub mod request;
 pub mod routing;
+pub mod tokenize;
 pub mod wire;
 
 pub mod flow;

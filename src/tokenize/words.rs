@@ -1,0 +1,130 @@
+//! One word to token ids: the vocabulary if the word is a token, else a cache, else byte pair encoding.
+
+use super::bpe::Merger;
+use super::format::Parameters;
+use super::tables::{Tables, hash, word};
+
+/// Slots of the cache, a power of two.
+const SLOTS: usize = 8_192;
+/// The longest word that is cached, in bytes.
+const KEY_BYTES: usize = 15;
+/// The most ids of a word that is cached.
+const VALUE_IDS: usize = 7;
+
+/// Encodes words, and remembers short ones that are no tokens.
+///
+/// A slot keeps the whole word, so a hit is never another word with the same hash.
+#[derive(Default)]
+pub(super) struct WordEncoder {
+    merger: Merger,
+    slots: Vec<Slot>,
+}
+
+/// What symbols a word begins as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Symbols {
+    /// Its bytes.
+    Bytes,
+    /// Its characters, and the bytes of those that are no tokens.
+    Characters,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// The word, zeros, and its length.
+    key: [u8; KEY_BYTES + 1],
+    count: u32,
+    ids: [u32; VALUE_IDS],
+}
+
+// === impl WordEncoder ===
+
+impl WordEncoder {
+    /// Forgets all words: they were another tokenizer's.
+    pub(super) fn clear(&mut self) {
+        self.slots.clear();
+    }
+
+    /// Appends the ids of `text`, which is one word.
+    pub(super) fn encode(
+        &mut self,
+        tables: &Tables<'_>,
+        parameters: &Parameters,
+        symbols: Symbols,
+        text: &str,
+        ids: &mut Vec<u32>,
+    ) {
+        if let Some(id) = tables.whole_word(text.as_bytes()) {
+            ids.push(id);
+            return;
+        }
+        let key = key(text.as_bytes());
+        if let Some(slot) = key.and_then(|key| self.slot(&key).filter(|slot| slot.key == key)) {
+            ids.extend_from_slice(slot.ids.get(..slot.count as usize).unwrap_or_default());
+            return;
+        }
+        self.merger.clear();
+        match symbols {
+            Symbols::Bytes => push_bytes(&mut self.merger, tables, text),
+            Symbols::Characters => push_characters(&mut self.merger, tables, parameters, text),
+        }
+        let encoded = self.merger.merge(tables);
+        ids.extend_from_slice(encoded);
+        if let Some(key) = key
+            && let Some(slot) = slot_of(key, encoded)
+        {
+            self.keep(slot);
+        }
+    }
+
+    fn slot(&self, key: &[u8; KEY_BYTES + 1]) -> Option<&Slot> {
+        self.slots.get(hash(key) as usize % SLOTS)
+    }
+
+    fn keep(&mut self, slot: Slot) {
+        self.slots.resize(SLOTS, Slot::default());
+        if let Some(kept) = self.slots.get_mut(hash(&slot.key) as usize % SLOTS) {
+            *kept = slot;
+        }
+    }
+}
+
+fn key(word: &[u8]) -> Option<[u8; KEY_BYTES + 1]> {
+    let mut key = [0; KEY_BYTES + 1];
+    key.get_mut(..word.len()).filter(|_| word.len() <= KEY_BYTES)?.copy_from_slice(word);
+    if let Some(length) = key.last_mut() {
+        *length = word.len() as u8;
+    }
+    Some(key)
+}
+
+fn slot_of(key: [u8; KEY_BYTES + 1], encoded: &[u32]) -> Option<Slot> {
+    let mut slot = Slot { key, count: encoded.len() as u32, ids: [0; VALUE_IDS] };
+    slot.ids.get_mut(..encoded.len())?.copy_from_slice(encoded);
+    Some(slot)
+}
+
+/// A byte without an id never occurs in UTF-8: the compile step refuses other models.
+fn push_bytes(merger: &mut Merger, tables: &Tables<'_>, text: &str) {
+    merger.extend(text.bytes().filter_map(|byte| word(tables.byte_ids, usize::from(byte))));
+}
+
+/// The reference keeps an unknown token back until the next known character, so that it may grow, and a character that
+/// falls back to bytes does not count as known: hence the order here.
+fn push_characters(merger: &mut Merger, tables: &Tables<'_>, parameters: &Parameters, text: &str) {
+    let mut unknown = None;
+    let mut buffer = [0; 4];
+    for character in text.chars() {
+        let bytes = character.encode_utf8(&mut buffer).as_bytes();
+        if let Some(id) = tables.token(bytes) {
+            merger.extend(unknown.take().into_iter());
+            merger.push(id);
+        } else if parameters.byte_fallback {
+            merger.extend(bytes.iter().filter_map(|byte| word(tables.byte_ids, usize::from(*byte))));
+        } else if let Some(id) = parameters.unknown {
+            let kept = unknown.replace(id).filter(|_| !parameters.fuse_unknown);
+            merger.extend(kept.into_iter());
+        }
+    }
+    merger.extend(unknown.into_iter());
+}

@@ -50,6 +50,9 @@ use split::Splitter;
 use tables::word;
 use words::WordEncoder;
 
+/// The longest text, whatever the limits: positions in it still fit 32 bits when a normalizer has made it longer.
+const MAX_TEXT_BYTES: usize = 1 << 27;
+
 /// A tokenizer, ready to encode.
 pub struct Tokenizer {
     artifact: Artifact,
@@ -68,7 +71,7 @@ pub struct Workspace {
 /// How much of a text may be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of text.
+    /// Bytes of text; never more than 128 MiB.
     pub max_bytes: usize,
     /// Ids, those of the post-processor included.
     pub max_tokens: usize,
@@ -124,8 +127,9 @@ impl Tokenizer {
         limits: &Limits,
         workspace: &mut Workspace,
     ) -> Result<Vec<u32>, OverLimit> {
-        if text.len() > limits.max_bytes {
-            return Err(OverLimit::Bytes { found: text.len(), allowed: limits.max_bytes });
+        let allowed = limits.max_bytes.min(MAX_TEXT_BYTES);
+        if text.len() > allowed {
+            return Err(OverLimit::Bytes { found: text.len(), allowed });
         }
         workspace.is_used_by(self.digest());
         let Workspace { splitter, words, memo, .. } = workspace;
@@ -250,9 +254,9 @@ impl Workspace {
 // === impl Limits ===
 
 impl Default for Limits {
-    /// No limit but the 4 GiB that positions are counted in.
+    /// No limit but that of positions.
     fn default() -> Limits {
-        Limits { max_bytes: u32::MAX as usize, max_tokens: usize::MAX }
+        Limits { max_bytes: MAX_TEXT_BYTES, max_tokens: usize::MAX }
     }
 }
 

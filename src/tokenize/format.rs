@@ -27,8 +27,8 @@ pub(super) const HEADER_BYTES: usize = SECTION_TABLE + 8 * Section::COUNT;
 
 /// Stands for "no id" in tables of ids.
 pub(super) const NO_ID: u32 = u32::MAX;
-/// Ids are below this, so that two of them and a rank fit 64 bits.
-pub(super) const MAX_IDS: u32 = 1 << 21;
+/// Ids are below this, so that two of them and a rank fit 64 bits, and no slot in use looks like an empty one.
+pub(super) const MAX_IDS: u32 = (1 << 21) - 1;
 /// Merge ranks are below this.
 pub(super) const MAX_RANKS: u32 = (1 << 22) - 1;
 /// The longest added token accepted, in bytes. Bounds the work at each position of a text.
@@ -45,7 +45,7 @@ pub(super) enum Section {
     TokenStarts,
     /// The bytes of all tokens of the model, by id.
     TokenBytes,
-    /// Hash table of tokens: id and [`WHOLE_WORD`](super::tables::WHOLE_WORD).
+    /// Hash table of tokens: id, part of the hash, and what is proved of the token.
     Vocabulary,
     /// Hash table of pairs: left id, right id and rank in one u64.
     Merges,

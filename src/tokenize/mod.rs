@@ -272,4 +272,6 @@ impl std::fmt::Display for OverLimit {
 impl std::error::Error for OverLimit {}
 
 #[cfg(test)]
+mod naive_tests;
+#[cfg(test)]
 mod tests;

@@ -8,6 +8,9 @@ use super::format::NO_ID;
 
 /// Bit of a vocabulary slot: a word that equals this token encodes to it alone.
 pub(super) const WHOLE_WORD: u32 = 1 << 31;
+/// Bit of a vocabulary slot: the token is a character of several bytes that merge to it before any of them merges with
+/// a byte of another such character beside it, so that the character can begin as this one symbol.
+pub(super) const ATOM: u32 = 1 << 30;
 /// An unused vocabulary slot.
 pub(super) const EMPTY_TOKEN: u32 = u32::MAX;
 /// An unused merge slot.
@@ -15,6 +18,9 @@ pub(super) const EMPTY_MERGE: u64 = u64::MAX;
 
 const RANK_BITS: u32 = 22;
 const ID_BITS: u32 = 21;
+/// Bits of a vocabulary slot that hold part of the hash, so that most other tokens are passed over unread.
+const TAG_MASK: u32 = 0x1ff << ID_BITS;
+const ID_MASK: u32 = (1 << ID_BITS) - 1;
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Little-endian words, in place.
@@ -42,6 +48,16 @@ pub(super) fn word(words: Words<'_>, at: usize) -> Option<u32> {
 /// Where a token's probe sequence begins in a table of `slots`.
 pub(super) fn token_slot(bytes: &[u8], slots: usize) -> usize {
     spread(hash(bytes), slots)
+}
+
+/// What the slot of a token without flags holds.
+pub(super) fn token_entry(bytes: &[u8], id: u32) -> u32 {
+    tag(hash(bytes)) | id
+}
+
+/// The id in a slot that is in use.
+pub(super) fn id_in(entry: u32) -> u32 {
+    entry & ID_MASK
 }
 
 /// Where a pair's probe sequence begins in a table of `slots`.
@@ -83,6 +99,10 @@ fn mixed(state: u64) -> u64 {
     product ^ (product >> 32)
 }
 
+fn tag(hash: u64) -> u32 {
+    ((hash as u32) << ID_BITS) & TAG_MASK
+}
+
 fn pair(left: u32, right: u32) -> u64 {
     (u64::from(left) << ID_BITS) | u64::from(right)
 }
@@ -100,12 +120,17 @@ impl Tables<'_> {
         if bytes.len() > self.longest_token {
             return None;
         }
-        self.find(bytes).filter(|entry| entry & WHOLE_WORD != 0).map(|entry| entry & !WHOLE_WORD)
+        self.find(bytes).filter(|entry| entry & WHOLE_WORD != 0).map(id_in)
+    }
+
+    /// The id that a character's bytes can begin as, between characters of several bytes.
+    pub(super) fn atom(&self, bytes: &[u8]) -> Option<u32> {
+        self.find(bytes).filter(|entry| entry & ATOM != 0).map(id_in)
     }
 
     /// The id of the token with these bytes.
     pub(super) fn token(&self, bytes: &[u8]) -> Option<u32> {
-        self.find(bytes).map(|entry| entry & !WHOLE_WORD)
+        self.find(bytes).map(id_in)
     }
 
     /// The bytes of a token, empty for an id that has none.
@@ -140,13 +165,14 @@ impl Tables<'_> {
 
     fn find(&self, bytes: &[u8]) -> Option<u32> {
         let slots = self.vocabulary.len();
-        let mut at = token_slot(bytes, slots);
+        let hash = hash(bytes);
+        let (mut at, tag) = (spread(hash, slots), tag(hash));
         for _ in 0..self.vocabulary_probes {
             let entry = word(self.vocabulary, at)?;
             if entry == EMPTY_TOKEN {
                 return None;
             }
-            if self.token_bytes(entry & !WHOLE_WORD) == bytes {
+            if entry & TAG_MASK == tag && self.token_bytes(id_in(entry)) == bytes {
                 return Some(entry);
             }
             at = if at + 1 < slots { at + 1 } else { 0 };

@@ -1,7 +1,7 @@
 //! One word to token ids: the vocabulary if the word is a token, else a cache, else byte pair encoding.
 
 use super::bpe::Merger;
-use super::format::Parameters;
+use super::format::{NO_ID, Parameters};
 use super::tables::{Tables, hash, word};
 
 /// Slots of the cache, a power of two.
@@ -10,6 +10,10 @@ const SLOTS: usize = 8_192;
 const KEY_BYTES: usize = 15;
 /// The most ids of a word that is cached.
 const VALUE_IDS: usize = 7;
+/// Slots of the cache of characters, a power of two.
+const CHARACTER_SLOTS: usize = 4_096;
+/// The key of an unused slot, which is no character.
+const NO_CHARACTER: u32 = u32::MAX;
 
 /// Encodes words, and remembers short ones that are no tokens.
 ///
@@ -18,7 +22,12 @@ const VALUE_IDS: usize = 7;
 pub(super) struct WordEncoder {
     merger: Merger,
     slots: Vec<Slot>,
+    characters: Characters,
 }
+
+/// The ids that characters of several bytes begin as, `NO_ID` for those that begin otherwise.
+#[derive(Default)]
+struct Characters(Vec<(u32, u32)>);
 
 /// What symbols a word begins as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +52,7 @@ impl WordEncoder {
     /// Forgets all words: they were another tokenizer's.
     pub(super) fn clear(&mut self) {
         self.slots.clear();
+        self.characters.0.clear();
     }
 
     /// Appends the ids of `text`, which is one word.
@@ -65,8 +75,10 @@ impl WordEncoder {
         }
         self.merger.clear();
         match symbols {
-            Symbols::Bytes => push_bytes(&mut self.merger, tables, text),
-            Symbols::Characters => push_characters(&mut self.merger, tables, parameters, text),
+            Symbols::Bytes => push_bytes(&mut self.merger, &mut self.characters, tables, text),
+            Symbols::Characters => {
+                push_characters(&mut self.merger, &mut self.characters, tables, parameters, text);
+            }
         }
         let encoded = self.merger.merge(tables);
         ids.extend_from_slice(encoded);
@@ -104,23 +116,67 @@ fn slot_of(key: [u8; KEY_BYTES + 1], encoded: &[u32]) -> Option<Slot> {
     Some(slot)
 }
 
+// === impl Characters ===
+
+impl Characters {
+    /// The id that `find` gives for a character, remembered.
+    fn id(&mut self, character: char, find: impl FnOnce(&[u8]) -> Option<u32>) -> Option<u32> {
+        let key = u32::from(character);
+        if self.0.is_empty() {
+            self.0.resize(CHARACTER_SLOTS, (NO_CHARACTER, NO_ID));
+        }
+        let slot = self.0.get_mut(key as usize % CHARACTER_SLOTS)?;
+        if slot.0 != key {
+            let mut buffer = [0; 4];
+            let bytes = character.encode_utf8(&mut buffer).as_bytes();
+            *slot = (key, find(bytes).unwrap_or(NO_ID));
+        }
+        (slot.1 != NO_ID).then_some(slot.1)
+    }
+}
+
+/// Symbols are bytes, but a character between others of several bytes, or at an end of the word, begins as one symbol
+/// where that is proved to make no difference.
+///
 /// A byte without an id never occurs in UTF-8: the compile step refuses other models.
-fn push_bytes(merger: &mut Merger, tables: &Tables<'_>, text: &str) {
-    merger.extend(text.bytes().filter_map(|byte| word(tables.byte_ids, usize::from(byte))));
+fn push_bytes(merger: &mut Merger, characters: &mut Characters, tables: &Tables<'_>, text: &str) {
+    let bytes = |text: &[u8], merger: &mut Merger| {
+        merger.extend(text.iter().filter_map(|byte| word(tables.byte_ids, usize::from(*byte))));
+    };
+    if text.is_ascii() {
+        return bytes(text.as_bytes(), merger);
+    }
+    let mut after_ascii = false;
+    for (at, character) in text.char_indices() {
+        let end = at + character.len_utf8();
+        let before_ascii = text.as_bytes().get(end).is_some_and(u8::is_ascii);
+        let alone = character.is_ascii() || after_ascii || before_ascii;
+        after_ascii = character.is_ascii();
+        match if alone { None } else { characters.id(character, |bytes| tables.atom(bytes)) } {
+            Some(id) => merger.push(id),
+            None => bytes(text.as_bytes().get(at..end).unwrap_or_default(), merger),
+        }
+    }
 }
 
 /// The reference keeps an unknown token back until the next known character, so that it may grow, and a character that
 /// falls back to bytes does not count as known: hence the order here.
-fn push_characters(merger: &mut Merger, tables: &Tables<'_>, parameters: &Parameters, text: &str) {
+fn push_characters(
+    merger: &mut Merger,
+    characters: &mut Characters,
+    tables: &Tables<'_>,
+    parameters: &Parameters,
+    text: &str,
+) {
     let mut unknown = None;
-    let mut buffer = [0; 4];
     for character in text.chars() {
-        let bytes = character.encode_utf8(&mut buffer).as_bytes();
-        if let Some(id) = tables.token(bytes) {
+        if let Some(id) = characters.id(character, |bytes| tables.token(bytes)) {
             merger.extend(unknown.take().into_iter());
             merger.push(id);
         } else if parameters.byte_fallback {
-            merger.extend(bytes.iter().filter_map(|byte| word(tables.byte_ids, usize::from(*byte))));
+            let mut buffer = [0; 4];
+            let bytes = character.encode_utf8(&mut buffer).bytes();
+            merger.extend(bytes.filter_map(|byte| word(tables.byte_ids, usize::from(byte))));
         } else if let Some(id) = parameters.unknown {
             let kept = unknown.replace(id).filter(|_| !parameters.fuse_unknown);
             merger.extend(kept.into_iter());

@@ -6,6 +6,7 @@
 //! supported is refused.
 
 mod added;
+mod atoms;
 mod error;
 mod model;
 mod pipeline;

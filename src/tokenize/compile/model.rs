@@ -3,8 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::super::format::{MAX_IDS, MAX_PROBES, MAX_RANKS, NO_ID, Parameters, PreTokenizer, Section, Words};
-use super::super::tables::{EMPTY_MERGE, EMPTY_TOKEN, Tables, WHOLE_WORD, merge_entry, merge_slot, token_slot};
+use super::super::tables::{
+    ATOM, EMPTY_MERGE, EMPTY_TOKEN, Tables, WHOLE_WORD, id_in, merge_entry, merge_slot, token_entry, token_slot,
+};
 use super::super::words::{Symbols, WordEncoder};
+use super::atoms::atoms;
 use super::error::{CompileError, Unsupported};
 use super::source::Bpe;
 use super::{Sections, is_byte_level, words};
@@ -34,7 +37,7 @@ struct Token {
 }
 
 /// Merges by rank: left, right and new id.
-type Merges = Vec<(u32, u32, u32)>;
+pub(super) type Merges = Vec<(u32, u32, u32)>;
 
 // === impl Model ===
 
@@ -71,6 +74,10 @@ impl Model {
         model.hash_merges(&merges)?;
         model.choose_cuts(bpe, &merges);
         model.mark_whole_words(&tokens, bpe.ignore_merges == Some(true));
+        if byte_level {
+            let atoms = atoms(&model.tables(), &merges, tokens.iter().map(|token| token.id));
+            model.mark(&atoms, ATOM);
+        }
         Ok(model)
     }
 
@@ -114,7 +121,8 @@ impl Model {
         self.vocabulary = vec![EMPTY_TOKEN.to_le_bytes(); slots];
         for token in tokens.iter().filter(|token| !token.bytes.is_empty()) {
             let first = token_slot(&token.bytes, slots);
-            let probes = insert(&mut self.vocabulary, first, EMPTY_TOKEN.to_le_bytes(), token.id.to_le_bytes());
+            let entry = token_entry(&token.bytes, token.id).to_le_bytes();
+            let probes = insert(&mut self.vocabulary, first, EMPTY_TOKEN.to_le_bytes(), entry);
             self.parameters.vocabulary_probes = self.parameters.vocabulary_probes.max(probes);
         }
         check_probes(self.parameters.vocabulary_probes)
@@ -175,10 +183,14 @@ impl Model {
                 whole.insert(token.id);
             }
         }
+        self.mark(&whole, WHOLE_WORD);
+    }
+
+    fn mark(&mut self, ids: &BTreeSet<u32>, flag: u32) {
         for slot in &mut self.vocabulary {
             let entry = u32::from_le_bytes(*slot);
-            if whole.contains(&entry) {
-                *slot = (entry | WHOLE_WORD).to_le_bytes();
+            if entry != EMPTY_TOKEN && ids.contains(&id_in(entry)) {
+                *slot = (entry | flag).to_le_bytes();
             }
         }
     }

@@ -101,7 +101,7 @@ fn files_that_contradict_themselves_are_refused() {
         (
             "/model/vocab",
             json!({"a": 1, "b": 0, "ab": 3_000_000}),
-            "model.vocab: id 3000000, allowed are ids below 2097152",
+            "model.vocab: id 3000000, allowed are ids below 2097151",
         ),
         (
             "/normalizer",

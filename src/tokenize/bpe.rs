@@ -2,7 +2,7 @@
 //!
 //! The pair of neighbours with the lowest rank merges first, the leftmost of equal ones, until no pair merges. Short
 //! words scan their ranks; long ones keep a heap and a linked list, so that a word of n symbols costs O(n log n) and
-//! 24 bytes a symbol, whatever it holds. Nothing recurses.
+//! at most some fifty bytes a symbol, whatever it holds. Nothing recurses.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -52,6 +52,11 @@ impl Merger {
     /// The next symbols of the word.
     pub(super) fn extend(&mut self, ids: impl Iterator<Item = u32>) {
         self.ids.extend(ids);
+    }
+
+    /// Symbols of the word so far.
+    pub(super) fn len(&self) -> usize {
+        self.ids.len()
     }
 
     /// Merges what can be merged.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::Limits;
 use super::added::Piece;
 use super::artifact::Artifact;
 use super::format::{Parameters, PreTokenizer, Prepend, Section, Words};
@@ -10,9 +11,12 @@ use super::split::Splitter;
 use super::tables::{Tables, word};
 use super::words::{Symbols, WordEncoder};
 
-/// More tokens than the limit: encoding stopped.
+/// A limit that encoding ran into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooManyTokens;
+pub(super) enum Stopped {
+    Tokens,
+    Symbols,
+}
 
 /// Encodes one text.
 pub(super) struct Encoding<'a> {
@@ -22,21 +26,31 @@ pub(super) struct Encoding<'a> {
     splitter: &'a mut Splitter,
     words: &'a mut WordEncoder,
     max_tokens: usize,
+    /// Symbols that may still be merged.
+    symbols_left: usize,
     ids: Vec<u32>,
 }
 
 // === impl Encoding ===
 
 impl<'a> Encoding<'a> {
-    /// Begins a text with ids that come before it.
+    /// Begins a text, without ids so far.
     pub(super) fn new(
         artifact: &'a Artifact,
         splitter: &'a mut Splitter,
         words: &'a mut WordEncoder,
-        max_tokens: usize,
+        limits: &Limits,
     ) -> Encoding<'a> {
-        let (tables, parameters) = (artifact.tables(), &artifact.parameters);
-        Encoding { artifact, tables, parameters, splitter, words, max_tokens, ids: Vec::new() }
+        Encoding {
+            artifact,
+            tables: artifact.tables(),
+            parameters: &artifact.parameters,
+            splitter,
+            words,
+            max_tokens: limits.max_tokens,
+            symbols_left: limits.max_symbols,
+            ids: Vec::new(),
+        }
     }
 
     /// The ids so far.
@@ -50,13 +64,13 @@ impl<'a> Encoding<'a> {
     }
 
     /// Appends ids that are known.
-    pub(super) fn extend(&mut self, ids: impl IntoIterator<Item = u32>) -> Result<(), TooManyTokens> {
+    pub(super) fn extend(&mut self, ids: impl IntoIterator<Item = u32>) -> Result<(), Stopped> {
         self.ids.extend(ids);
         check(&self.ids, self.max_tokens)
     }
 
     /// Appends the ids of a part of the text. `at_start`: it is the beginning.
-    pub(super) fn part(&mut self, text: &str, at_start: bool) -> Result<(), TooManyTokens> {
+    pub(super) fn part(&mut self, text: &str, at_start: bool) -> Result<(), Stopped> {
         for piece in self.artifact.raw_added().pieces(text) {
             match piece {
                 Piece::Token(token) => self.extend([token.id])?,
@@ -70,7 +84,7 @@ impl<'a> Encoding<'a> {
     }
 
     /// Text between added tokens that are matched before normalizing.
-    fn segment(&mut self, text: &str, at_start: bool) -> Result<(), TooManyTokens> {
+    fn segment(&mut self, text: &str, at_start: bool) -> Result<(), Stopped> {
         let text = normalized(&self.artifact.steps, text);
         for piece in self.artifact.normalized_added().pieces(&text) {
             match piece {
@@ -85,14 +99,14 @@ impl<'a> Encoding<'a> {
     }
 
     /// Normalized text between added tokens.
-    fn plain(&mut self, text: &str, at_start: bool) -> Result<(), TooManyTokens> {
+    fn plain(&mut self, text: &str, at_start: bool) -> Result<(), Stopped> {
         match self.parameters.pre_tokenizer {
             PreTokenizer::ByteLevel { grammar, add_prefix_space } => {
                 let text = if add_prefix_space { prefixed(' ', text.into()) } else { text.into() };
                 let (words, tables, parameters) = (&mut *self.words, &self.tables, self.parameters);
-                let (ids, max_tokens) = (&mut self.ids, self.max_tokens);
+                let (ids, max_tokens, left) = (&mut self.ids, self.max_tokens, &mut self.symbols_left);
                 self.splitter.split(grammar, &text, |text| {
-                    words.encode(tables, parameters, Symbols::Bytes, text, ids);
+                    words.encode(tables, parameters, Symbols::Bytes, text, left, ids)?;
                     check(ids, max_tokens)
                 })
             }
@@ -107,7 +121,7 @@ impl<'a> Encoding<'a> {
     }
 
     /// Text whose words begin with marks.
-    fn marked(&mut self, mark: char, rule: Words, text: &str) -> Result<(), TooManyTokens> {
+    fn marked(&mut self, mark: char, rule: Words, text: &str) -> Result<(), Stopped> {
         let mut rest = text;
         while !rest.is_empty() {
             let end = match rule {
@@ -117,7 +131,8 @@ impl<'a> Encoding<'a> {
             };
             let (text, after) = rest.split_at_checked(end).unwrap_or((rest, ""));
             rest = after;
-            self.words.encode(&self.tables, self.parameters, Symbols::Characters, text, &mut self.ids);
+            let (left, ids) = (&mut self.symbols_left, &mut self.ids);
+            self.words.encode(&self.tables, self.parameters, Symbols::Characters, text, left, ids)?;
             check(&self.ids, self.max_tokens)?;
         }
         Ok(())
@@ -170,6 +185,6 @@ fn prefixed(prefix: char, text: Cow<'_, str>) -> Cow<'_, str> {
     if text.starts_with(prefix) { text } else { format!("{prefix}{text}").into() }
 }
 
-fn check(ids: &[u32], max_tokens: usize) -> Result<(), TooManyTokens> {
-    if ids.len() > max_tokens { Err(TooManyTokens) } else { Ok(()) }
+fn check(ids: &[u32], max_tokens: usize) -> Result<(), Stopped> {
+    if ids.len() > max_tokens { Err(Stopped::Tokens) } else { Ok(()) }
 }

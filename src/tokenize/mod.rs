@@ -6,7 +6,7 @@
 //! refused when it is compiled, never approximated.
 //!
 //! An artifact is used in place: loading one takes milliseconds and a few kilobytes beside it. A text costs
-//! O(n log n) time and at most about forty bytes of memory a byte, whatever it holds; [`Limits`] bound it further.
+//! O(n log n) time and at most about sixty bytes of memory a byte, whatever it holds; [`Limits`] bound it further.
 //! Nothing recurses, and no artifact or text makes it panic. It knows no host, clock, I/O or randomness.
 //!
 //! Two differences from the reference are known. Character classes are those of Unicode 17, so a character that the
@@ -43,7 +43,7 @@ pub use compile::{CompileError, Unsupported, compile};
 
 use added::Piece;
 use artifact::Artifact;
-use encode::{Encoding, TooManyTokens};
+use encode::{Encoding, Stopped};
 use format::Section;
 use memo::Memo;
 use split::Splitter;
@@ -75,6 +75,10 @@ pub struct Limits {
     pub max_bytes: usize,
     /// Ids, those of the post-processor included.
     pub max_tokens: usize,
+    /// Symbols of all words that are neither tokens nor remembered, so have to be merged: characters or bytes. This
+    /// bounds the time, which bytes alone do not: 100 KB of prose or code have up to some fifty thousand and take one
+    /// or two milliseconds, 100 KB of letters without a blank have a hundred thousand and take twenty.
+    pub max_symbols: usize,
 }
 
 /// Which of the ids that the post-processor adds are wanted.
@@ -100,6 +104,11 @@ pub enum OverLimit {
     },
     /// It gives more ids than [`Limits::max_tokens`].
     Tokens {
+        /// The limit.
+        allowed: usize,
+    },
+    /// Its words have more symbols to merge than [`Limits::max_symbols`].
+    Symbols {
         /// The limit.
         allowed: usize,
     },
@@ -133,10 +142,12 @@ impl Tokenizer {
         }
         workspace.is_used_by(self.digest());
         let Workspace { splitter, words, memo, .. } = workspace;
-        let mut encoding = Encoding::new(&self.artifact, splitter, words, limits.max_tokens);
-        self.encode_around(text, specials, &mut encoding, memo)
-            .map_err(|TooManyTokens| OverLimit::Tokens { allowed: limits.max_tokens })?;
-        Ok(encoding.into_ids())
+        let mut encoding = Encoding::new(&self.artifact, splitter, words, limits);
+        match self.encode_around(text, specials, &mut encoding, memo) {
+            Ok(()) => Ok(encoding.into_ids()),
+            Err(Stopped::Tokens) => Err(OverLimit::Tokens { allowed: limits.max_tokens }),
+            Err(Stopped::Symbols) => Err(OverLimit::Symbols { allowed: limits.max_symbols }),
+        }
     }
 
     /// The longest prefix of at most `max_bytes` that is known to encode to a prefix of the text's ids: the whole text,
@@ -175,7 +186,7 @@ impl Tokenizer {
         specials: Specials,
         encoding: &mut Encoding<'_>,
         memo: &mut Memo,
-    ) -> Result<(), TooManyTokens> {
+    ) -> Result<(), Stopped> {
         if specials != Specials::None {
             encoding.extend(self.ids_of(Section::Prefix))?;
         }
@@ -197,7 +208,7 @@ impl Tokenizer {
         at_start: bool,
         encoding: &mut Encoding<'_>,
         memo: &mut Memo,
-    ) -> Result<(), TooManyTokens> {
+    ) -> Result<(), Stopped> {
         // The first unit may begin without a token and then stands at the start: no other unit equals it there.
         let Some(key) = memo.key(self.digest(), unit) else { return encoding.part(unit, at_start) };
         if let Some(ids) = memo.get(key) {
@@ -256,7 +267,7 @@ impl Workspace {
 impl Default for Limits {
     /// No limit but that of positions.
     fn default() -> Limits {
-        Limits { max_bytes: MAX_TEXT_BYTES, max_tokens: usize::MAX }
+        Limits { max_bytes: MAX_TEXT_BYTES, max_tokens: usize::MAX, max_symbols: usize::MAX }
     }
 }
 
@@ -265,6 +276,9 @@ impl std::fmt::Display for OverLimit {
         match self {
             OverLimit::Bytes { found, allowed } => write!(f, "text of {found} bytes, allowed are {allowed}"),
             OverLimit::Tokens { allowed } => write!(f, "text of more than {allowed} tokens, which are allowed"),
+            OverLimit::Symbols { allowed } => {
+                write!(f, "text whose words have more than {allowed} symbols to merge, which are allowed")
+            }
         }
     }
 }

@@ -48,15 +48,22 @@ fn chat(random: &mut Random, pieces: usize) -> String {
 #[test]
 fn limits_refuse_and_never_cut() {
     let tokenizer = tokenizer(CL100K);
-    let mut workspace = Workspace::new(0);
     let text = "a router sends each request";
     let tokens = ids(&tokenizer, text).len();
-    let mut encode = |max_bytes, max_tokens| {
-        tokenizer.encode(text, Specials::None, &Limits { max_bytes, max_tokens }, &mut workspace)
-    };
-    assert_eq!(encode(text.len(), tokens).unwrap().len(), tokens);
-    assert_eq!(encode(text.len() - 1, tokens), Err(OverLimit::Bytes { found: 27, allowed: 26 }));
-    assert_eq!(encode(text.len(), tokens - 1), Err(OverLimit::Tokens { allowed: tokens - 1 }));
+    let encode = |text: &str, limits: Limits| tokenizer.encode(text, Specials::None, &limits, &mut Workspace::new(0));
+    let bytes = |max_bytes| encode(text, Limits { max_bytes, ..Limits::default() });
+    assert_eq!(bytes(27).unwrap().len(), tokens);
+    assert_eq!(bytes(26), Err(OverLimit::Bytes { found: 27, allowed: 26 }));
+    let counted = |max_tokens| encode(text, Limits { max_tokens, ..Limits::default() });
+    assert_eq!(counted(tokens).unwrap().len(), tokens);
+    assert_eq!(counted(tokens - 1), Err(OverLimit::Tokens { allowed: tokens - 1 }));
+    // No token of the small vocabulary is this long, and the second time the word is remembered.
+    let merged = |text: &str, max_symbols| encode(text, Limits { max_symbols, ..Limits::default() }).is_ok();
+    assert!(merged("zqzqzq", 6) && !merged("zqzqzq", 5) && merged("zqzqzq\nzqzqzq", 6));
+    assert_eq!(
+        encode(&"z".repeat(1_000), Limits { max_symbols: 999, ..Limits::default() }),
+        Err(OverLimit::Symbols { allowed: 999 })
+    );
 }
 
 #[test]
@@ -169,7 +176,7 @@ fn forged_artifacts_do_no_harm() {
             forged[32..48].copy_from_slice(&digest.to_le_bytes());
             if let Ok(tokenizer) = Tokenizer::load(forged) {
                 loaded += 1;
-                let limits = Limits { max_bytes: text.len(), max_tokens: 100_000 };
+                let limits = Limits { max_tokens: 100_000, ..Limits::default() };
                 let _ = tokenizer.encode(&text, Specials::Around, &limits, &mut Workspace::new(1_000));
                 let _ = tokenizer.exact_prefix(&text, 100);
             }

@@ -1,6 +1,7 @@
 //! One word to token ids: the vocabulary if the word is a token, else a cache, else byte pair encoding.
 
 use super::bpe::Merger;
+use super::encode::Stopped;
 use super::format::{NO_ID, Parameters};
 use super::tables::{Tables, hash, word};
 
@@ -55,23 +56,24 @@ impl WordEncoder {
         self.characters.0.clear();
     }
 
-    /// Appends the ids of `text`, which is one word.
+    /// Appends the ids of `text`, which is one word. Its symbols are taken off `symbols_left` if they must be merged.
     pub(super) fn encode(
         &mut self,
         tables: &Tables<'_>,
         parameters: &Parameters,
         symbols: Symbols,
         text: &str,
+        symbols_left: &mut usize,
         ids: &mut Vec<u32>,
-    ) {
+    ) -> Result<(), Stopped> {
         if let Some(id) = tables.whole_word(text.as_bytes()) {
             ids.push(id);
-            return;
+            return Ok(());
         }
         let key = key(text.as_bytes());
         if let Some(slot) = key.and_then(|key| self.slot(&key).filter(|slot| slot.key == key)) {
             ids.extend_from_slice(slot.ids.get(..slot.count as usize).unwrap_or_default());
-            return;
+            return Ok(());
         }
         self.merger.clear();
         match symbols {
@@ -80,6 +82,7 @@ impl WordEncoder {
                 push_characters(&mut self.merger, &mut self.characters, tables, parameters, text);
             }
         }
+        *symbols_left = symbols_left.checked_sub(self.merger.len()).ok_or(Stopped::Symbols)?;
         let encoded = self.merger.merge(tables);
         ids.extend_from_slice(encoded);
         if let Some(key) = key
@@ -87,6 +90,7 @@ impl WordEncoder {
         {
             self.keep(slot);
         }
+        Ok(())
     }
 
     fn slot(&self, key: &[u8; KEY_BYTES + 1]) -> Option<&Slot> {

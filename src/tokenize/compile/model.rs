@@ -172,14 +172,13 @@ impl Model {
         let mut encoder = WordEncoder::default();
         let mut whole = BTreeSet::new();
         for token in tokens {
-            let mut ids = Vec::new();
-            match std::str::from_utf8(&token.bytes) {
-                _ if all => {}
-                Ok(text) => encoder.encode(&self.tables(), &self.parameters, symbols, text, &mut ids),
-                // No word is part of a character.
-                Err(_) => continue,
-            }
-            if all || ids == [token.id] {
+            // No word is part of a character, so other bytes are of no interest.
+            let alone = |text: &str| {
+                let (mut ids, mut unlimited) = (Vec::new(), usize::MAX);
+                let encoded = encoder.encode(&self.tables(), &self.parameters, symbols, text, &mut unlimited, &mut ids);
+                encoded.is_ok() && ids == [token.id]
+            };
+            if all || std::str::from_utf8(&token.bytes).is_ok_and(alone) {
                 whole.insert(token.id);
             }
         }

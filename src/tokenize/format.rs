@@ -33,8 +33,8 @@ pub(super) const MAX_IDS: u32 = (1 << 21) - 1;
 pub(super) const MAX_RANKS: u32 = (1 << 22) - 1;
 /// The longest added token accepted, in bytes. Bounds the work at each position of a text.
 pub(super) const MAX_ADDED_BYTES: usize = 256;
-/// The longest probe sequence accepted in a hash table.
-pub(super) const MAX_PROBES: u32 = 1 << 12;
+/// The longest probe sequence accepted in a hash table; real vocabularies need 60 to 130.
+pub(super) const MAX_PROBES: u32 = 1 << 9;
 
 /// The parts of an artifact after its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ pub(super) struct WordEncoder {
     characters: Characters,
 }
 
-/// The ids that characters of several bytes begin as, `NO_ID` for those that begin otherwise.
+/// The ids that characters were found to begin as, `NO_ID` for those that begin as their bytes or as unknown.
 #[derive(Default)]
 struct Characters(Vec<(u32, u32)>);
 

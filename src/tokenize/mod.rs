@@ -288,4 +288,6 @@ impl std::error::Error for OverLimit {}
 #[cfg(test)]
 mod naive_tests;
 #[cfg(test)]
+mod random;
+#[cfg(test)]
 mod tests;

@@ -5,29 +5,20 @@
 
 use serde_json::{Map, Value, json};
 
+use super::random::Random;
 use super::*;
 
 /// Characters that share bytes, ASCII letters, and the mark of character mode.
 const ALPHABET: [char; 7] = ['\u{4e2d}', '\u{4e2e}', '\u{4eae}', '\u{e9}', '\u{ea}', 'a', 'b'];
-
-struct Random(u64);
 
 /// A model: merges by rank, as texts.
 struct Naive {
     merges: Vec<(String, String)>,
 }
 
-// === impl Random ===
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
-
-    fn text(&mut self, alphabet: &[char], longest: usize) -> String {
-        (0..1 + self.below(longest)).map(|_| alphabet[self.below(alphabet.len())]).collect()
-    }
+/// A word of random characters.
+fn word(random: &mut Random, alphabet: &[char], longest: usize) -> String {
+    (0..1 + random.below(longest)).map(|_| random.of(alphabet)).collect()
 }
 
 // === impl Naive ===
@@ -105,15 +96,15 @@ fn byte_level_words_are_merged_like_the_plainest_way() {
     let characters = byte_characters();
     let pre_tokenizer = json!({"type": "ByteLevel", "add_prefix_space": false});
     for _ in 0..150 {
-        let naive = Naive::random(&mut random, |random| byte_text(&random.text(&ALPHABET, 5), &characters));
+        let naive = Naive::random(&mut random, |random| byte_text(&word(random, &ALPHABET, 5), &characters));
         let (vocab, file) = naive.file(characters.iter().map(char::to_string), &pre_tokenizer);
         let tokenizer = Tokenizer::load(compile(&file).unwrap()).unwrap();
         let mut workspace = Workspace::new(0);
         for longest in [3, 8, 8, 8, 40, 120] {
-            let word = random.text(&ALPHABET, longest);
-            let found = tokenizer.encode(&word, Specials::None, &Limits::default(), &mut workspace).unwrap();
-            let expected = naive.encode(&byte_text(&word, &characters));
-            assert_eq!(found, ids_of(&vocab, &expected), "{word:?} with {:?}", naive.merges);
+            let text = word(&mut random, &ALPHABET, longest);
+            let found = tokenizer.encode(&text, Specials::None, &Limits::default(), &mut workspace).unwrap();
+            let expected = naive.encode(&byte_text(&text, &characters));
+            assert_eq!(found, ids_of(&vocab, &expected), "{text:?} with {:?}", naive.merges);
         }
     }
 }
@@ -123,12 +114,12 @@ fn texts_of_characters_are_merged_like_the_plainest_way() {
     const MARKED: [char; 4] = ['\u{2581}', '\u{e9}', 'a', 'b'];
     let mut random = Random(43);
     for _ in 0..150 {
-        let naive = Naive::random(&mut random, |random| random.text(&MARKED, 6));
+        let naive = Naive::random(&mut random, |random| word(random, &MARKED, 6));
         let (vocab, file) = naive.file(MARKED.iter().map(char::to_string), &Value::Null);
         let tokenizer = Tokenizer::load(compile(&file).unwrap()).unwrap();
         let mut workspace = Workspace::new(0);
         for longest in [4, 12, 12, 60, 150] {
-            let text = random.text(&MARKED, longest);
+            let text = word(&mut random, &MARKED, longest);
             let found = tokenizer.encode(&text, Specials::None, &Limits::default(), &mut workspace).unwrap();
             assert_eq!(found, ids_of(&vocab, &naive.encode(&text)), "{text:?} with {:?}", naive.merges);
         }

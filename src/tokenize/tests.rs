@@ -1,3 +1,4 @@
+use super::random::Random;
 use super::*;
 
 const CL100K: &[u8] = include_bytes!("../../tests/tokenizers/small/cl100k.json");
@@ -13,15 +14,6 @@ fn tokenizer(json: &[u8]) -> Tokenizer {
 
 fn ids(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     tokenizer.encode(text, Specials::None, &Limits::default(), &mut Workspace::new(0)).unwrap()
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
 }
 
 /// A chat with the added tokens of the small tokenizers, all flags among them.
@@ -42,7 +34,7 @@ fn chat(random: &mut Random, pieces: usize) -> String {
         "\u{4e2d}\u{6587} 12",
         " a longer message that says what was said before, in other words",
     ];
-    (0..pieces).map(|_| PIECES[random.below(PIECES.len())]).collect()
+    (0..pieces).map(|_| random.of(&PIECES)).collect()
 }
 
 #[test]

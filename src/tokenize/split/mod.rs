@@ -116,6 +116,7 @@ fn is_boundary(grammar: Grammar, bytes: &[u8], at: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::random::Random;
     use super::*;
 
     fn words(grammar: Grammar, text: &str) -> Vec<String> {
@@ -176,12 +177,8 @@ mod tests {
             "\0",
             "\u{85}",
         ];
-        let mut state = 0x1234_5678_9abc_def0_u64;
-        let mut random = move |below: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            ((state >> 33) as usize) % below
-        };
-        (0..count).map(move |_| (0..random(90)).map(|_| ALPHABET[random(ALPHABET.len())]).collect())
+        let mut random = Random(0x1234_5678);
+        (0..count).map(move |_| (0..random.below(90)).map(|_| random.of(&ALPHABET)).collect())
     }
 
     #[test]

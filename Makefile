@@ -15,9 +15,9 @@ demo: wasm
 # The core alone, everything native (end to end on the current Envoy), the core on wasm32, the oldest Envoy.
 test: wasm wasm-faults
 	cargo test
-	cargo test --bench fingerprint --bench template
+	cargo test --bench fingerprint --bench template --bench tokenize
 	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy cargo test --features native
-	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds
+	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds --test tokenizers
 	envoy=$$($(TOOLS) envoy 1.36.4) && WARMROUTE_ENVOY=$$envoy cargo test --features native --test envoy_config --test e2e
 
 # The module, checked: it may import nothing but env.proxy_* functions.
@@ -40,7 +40,7 @@ lint: setup
 	python3 tests/golden/generate.py --check
 
 bench: setup
-	cargo bench --bench fingerprint --bench template
+	cargo bench --bench fingerprint --bench template --bench tokenize
 
 setup:
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust with rustup, see https://rustup.rs"; exit 1; }

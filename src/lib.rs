@@ -2,12 +2,14 @@
 //!
 //! A hub listens to the engines' KV events and publishes [observations](observation) of who holds which blocks. One
 //! of Envoy's VMs, the leader, receives them and commits them to a log in shared data; every VM that serves requests
-//! follows that log into its own [index]. A request is turned into a [chain of block keys](fingerprint), the index
-//! says which replicas hold the longest leading run of it, and [routing] ranks them.
+//! follows that log into its own [index]. A request, its text made into [token ids](tokenize), is turned into a
+//! [chain of block keys](fingerprint), the index says which replicas hold the longest leading run of it, and [routing]
+//! ranks them.
 //!
 //! ```text
 //! native (hub, engines) ─► wire ─► core
-//! filter ─► flow ─► wire, config ─► core = observation, fingerprint, request, template, index, routing, publisher
+//! filter ─► flow ─► wire, config ─► core = observation, fingerprint, request, template, tokenize, index, routing,
+//!                                            publisher
 //! ```
 //!
 //! The core takes time and configuration as arguments and knows no host, clock, I/O or randomness. The `filter`
@@ -22,6 +24,7 @@ pub mod publisher;
 pub mod request;
 pub mod routing;
 pub mod template;
+pub mod tokenize;
 pub mod wire;
 
 pub mod flow;

@@ -1,0 +1,190 @@
+//! One word to token ids: the vocabulary if the word is a token, else a cache, else byte pair encoding.
+
+use super::bpe::Merger;
+use super::encode::Stopped;
+use super::format::{NO_ID, Parameters};
+use super::tables::{Tables, hash, word};
+
+/// Slots of the cache, a power of two.
+const SLOTS: usize = 8_192;
+/// The longest word that is cached, in bytes.
+const KEY_BYTES: usize = 15;
+/// The most ids of a word that is cached.
+const VALUE_IDS: usize = 7;
+/// Slots of the cache of characters, a power of two.
+const CHARACTER_SLOTS: usize = 4_096;
+/// The key of an unused slot, which is no character.
+const NO_CHARACTER: u32 = u32::MAX;
+
+/// Encodes words, and remembers short ones that are no tokens.
+///
+/// A slot keeps the whole word, so a hit is never another word with the same hash.
+#[derive(Default)]
+pub(super) struct WordEncoder {
+    merger: Merger,
+    slots: Vec<Slot>,
+    characters: Characters,
+}
+
+/// The ids that characters were found to begin as, `NO_ID` for those that begin as their bytes or as unknown.
+#[derive(Default)]
+struct Characters(Vec<(u32, u32)>);
+
+/// What symbols a word begins as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Symbols {
+    /// Its bytes.
+    Bytes,
+    /// Its characters, and the bytes of those that are no tokens.
+    Characters,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// The word, zeros, and its length.
+    key: [u8; KEY_BYTES + 1],
+    count: u32,
+    ids: [u32; VALUE_IDS],
+}
+
+// === impl WordEncoder ===
+
+impl WordEncoder {
+    /// Forgets all words: they were another tokenizer's.
+    pub(super) fn clear(&mut self) {
+        self.slots.clear();
+        self.characters.0.clear();
+    }
+
+    /// Appends the ids of `text`, which is one word. Its symbols are taken off `symbols_left` if they must be merged.
+    pub(super) fn encode(
+        &mut self,
+        tables: &Tables<'_>,
+        parameters: &Parameters,
+        symbols: Symbols,
+        text: &str,
+        symbols_left: &mut usize,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), Stopped> {
+        if let Some(id) = tables.whole_word(text.as_bytes()) {
+            ids.push(id);
+            return Ok(());
+        }
+        let key = key(text.as_bytes());
+        if let Some(slot) = key.and_then(|key| self.slot(&key).filter(|slot| slot.key == key)) {
+            ids.extend_from_slice(slot.ids.get(..slot.count as usize).unwrap_or_default());
+            return Ok(());
+        }
+        self.merger.clear();
+        match symbols {
+            Symbols::Bytes => push_bytes(&mut self.merger, &mut self.characters, tables, text),
+            Symbols::Characters => {
+                push_characters(&mut self.merger, &mut self.characters, tables, parameters, text);
+            }
+        }
+        *symbols_left = symbols_left.checked_sub(self.merger.len()).ok_or(Stopped::Symbols)?;
+        let encoded = self.merger.merge(tables);
+        ids.extend_from_slice(encoded);
+        if let Some(key) = key
+            && let Some(slot) = slot_of(key, encoded)
+        {
+            self.keep(slot);
+        }
+        Ok(())
+    }
+
+    fn slot(&self, key: &[u8; KEY_BYTES + 1]) -> Option<&Slot> {
+        self.slots.get(hash(key) as usize % SLOTS)
+    }
+
+    fn keep(&mut self, slot: Slot) {
+        self.slots.resize(SLOTS, Slot::default());
+        if let Some(kept) = self.slots.get_mut(hash(&slot.key) as usize % SLOTS) {
+            *kept = slot;
+        }
+    }
+}
+
+fn key(word: &[u8]) -> Option<[u8; KEY_BYTES + 1]> {
+    let mut key = [0; KEY_BYTES + 1];
+    key.get_mut(..word.len()).filter(|_| word.len() <= KEY_BYTES)?.copy_from_slice(word);
+    if let Some(length) = key.last_mut() {
+        *length = word.len() as u8;
+    }
+    Some(key)
+}
+
+fn slot_of(key: [u8; KEY_BYTES + 1], encoded: &[u32]) -> Option<Slot> {
+    let mut slot = Slot { key, count: encoded.len() as u32, ids: [0; VALUE_IDS] };
+    slot.ids.get_mut(..encoded.len())?.copy_from_slice(encoded);
+    Some(slot)
+}
+
+// === impl Characters ===
+
+impl Characters {
+    /// The id that `find` gives for a character, remembered.
+    fn id(&mut self, character: char, find: impl FnOnce(&[u8]) -> Option<u32>) -> Option<u32> {
+        let key = u32::from(character);
+        if self.0.is_empty() {
+            self.0.resize(CHARACTER_SLOTS, (NO_CHARACTER, NO_ID));
+        }
+        let slot = self.0.get_mut(key as usize % CHARACTER_SLOTS)?;
+        if slot.0 != key {
+            let mut buffer = [0; 4];
+            let bytes = character.encode_utf8(&mut buffer).as_bytes();
+            *slot = (key, find(bytes).unwrap_or(NO_ID));
+        }
+        (slot.1 != NO_ID).then_some(slot.1)
+    }
+}
+
+/// Symbols are bytes, but a character between others of several bytes, or at an end of the word, begins as one symbol
+/// where that is proved to make no difference.
+///
+/// A byte without an id never occurs in UTF-8: the compile step refuses other models.
+fn push_bytes(merger: &mut Merger, characters: &mut Characters, tables: &Tables<'_>, text: &str) {
+    let bytes = |text: &[u8], merger: &mut Merger| {
+        merger.extend(text.iter().filter_map(|byte| word(tables.byte_ids, usize::from(*byte))));
+    };
+    if text.is_ascii() {
+        return bytes(text.as_bytes(), merger);
+    }
+    let mut after_ascii = false;
+    for (at, character) in text.char_indices() {
+        let end = at + character.len_utf8();
+        let before_ascii = text.as_bytes().get(end).is_some_and(u8::is_ascii);
+        let alone = character.is_ascii() || after_ascii || before_ascii;
+        after_ascii = character.is_ascii();
+        match if alone { None } else { characters.id(character, |bytes| tables.atom(bytes)) } {
+            Some(id) => merger.push(id),
+            None => bytes(text.as_bytes().get(at..end).unwrap_or_default(), merger),
+        }
+    }
+}
+
+/// The reference keeps an unknown token back until the next known character, so that it may grow, and a character that
+/// falls back to bytes does not count as known: hence the order here.
+fn push_characters(
+    merger: &mut Merger,
+    characters: &mut Characters,
+    tables: &Tables<'_>,
+    parameters: &Parameters,
+    text: &str,
+) {
+    let mut unknown = None;
+    for character in text.chars() {
+        if let Some(id) = characters.id(character, |bytes| tables.token(bytes)) {
+            merger.extend(unknown.take().into_iter());
+            merger.push(id);
+        } else if parameters.byte_fallback {
+            let mut buffer = [0; 4];
+            let bytes = character.encode_utf8(&mut buffer).bytes();
+            merger.extend(bytes.filter_map(|byte| word(tables.byte_ids, usize::from(byte))));
+        } else if let Some(id) = parameters.unknown {
+            let kept = unknown.replace(id).filter(|_| !parameters.fuse_unknown);
+            merger.extend(kept.into_iter());
+        }
+    }
+    merger.extend(unknown.into_iter());
+}

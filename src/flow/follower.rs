@@ -33,8 +33,10 @@ struct Copy {
 struct Building {
     copy: Copy,
     stage: Stage,
-    /// Pages that were newer than what was there, and segments applied.
+    /// Pages looked at for the first time, or found newer, and segments applied.
     gained: u64,
+    /// Pages from here on have not been looked at.
+    furthest: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -183,14 +185,16 @@ impl Building {
     fn new(head: &Head) -> Result<Building, Unreadable> {
         let shards = head.pages.checked_sub(1).filter(|_| head.pages <= MAX_PAGES).ok_or(Unreadable)?;
         let copy = Copy { incarnation: head.incarnation, index: Index::new(shards), applied: 0 };
-        Ok(Building { copy, stage: Stage::Pages { next: 0 }, gained: 0 })
+        Ok(Building { copy, stage: Stage::Pages { next: 0 }, gained: 0, furthest: 0 })
     }
 
     fn step(&mut self, host: &impl Host, keys: &Keys, head: &Head) -> Step {
         match self.stage {
             Stage::Pages { next } => match self.copy.needed_page(next, head) {
                 Some(number) => {
-                    self.gained += u64::from(self.copy.load_page(host, keys, number));
+                    let is_newer = self.copy.load_page(host, keys, number);
+                    self.gained += u64::from(is_newer || number >= self.furthest);
+                    self.furthest = self.furthest.max(number + 1);
                     self.stage = Stage::Pages { next: number + 1 };
                     Step::Advanced
                 }

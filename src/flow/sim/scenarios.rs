@@ -6,6 +6,7 @@ use super::{DOMAIN, START_NS, SimHost, scope};
 use crate::config::FilterConfig;
 use crate::flow::follower::View;
 use crate::flow::keys::Keys;
+use crate::flow::metrics;
 use crate::flow::node::Node;
 use crate::host::{Cas, Host, SharedValue, SharedWrite, StreamToken};
 use crate::index::log::Head;
@@ -428,4 +429,17 @@ fn the_sweep_of_every_vm_goes_by_the_hubs_policy() {
     pool.delta(vec![short("default")]);
     pool.tick_all(5);
     assert_eq!([0, 1].map(|vm| pool.credited(vm)), [Some(0); 2]);
+}
+
+#[test]
+fn a_log_of_many_empty_pages_is_looked_through_however_long_it_takes() {
+    let mut pool = Pool::new(1);
+    pool.config.limits.pages = 2_000;
+    // A page a tick: more ticks than a log may take that cannot be read.
+    pool.host.0.look_ns.set(2_000_000);
+    pool.tick_all(2_100);
+    pool.reset(&[1, 2]);
+    pool.tick_all(1);
+    assert_eq!(pool.credited(0), Some(32));
+    assert_eq!(pool.host.0.counts.borrow().get(metrics::LOG_RESTARTS), None);
 }

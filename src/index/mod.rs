@@ -8,6 +8,7 @@
 pub mod dictionary;
 pub mod log;
 pub mod run;
+pub mod runs;
 pub mod shard;
 
 use hashbrown::HashMap;

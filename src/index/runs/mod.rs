@@ -18,7 +18,7 @@
 //! key that is held, so they are compared one by one, as are the keys of a run that was not stored as chained.
 //! Holders need no proof: stretches say exactly who has which block, holes included.
 //!
-//! Work is bounded: a run has at most 2,048 blocks, a shard of the table about a thousand; neither they nor anything else
+//! Work is bounded: a run has at most 2,048 blocks, a shard of the table about 3,000; neither they nor anything else
 //! is rehashed or moved as a whole. [Clearing](Runs::clear) is one step, [sweeping](Runs::sweep) goes on in steps. A run stays in
 //! one page while it lives.
 
@@ -26,6 +26,7 @@ pub mod chain;
 mod holders;
 mod key;
 mod page;
+mod places;
 mod remove;
 mod run;
 mod slab;
@@ -42,15 +43,16 @@ use crate::observation::{ReplicaSlot, ScopeSlot, Tier};
 use holders::Holders;
 pub use key::KeyRef;
 pub use page::HeldRun;
+use places::Places;
 use run::Run;
 use slab::Slab;
 use stretch::HolderId;
-use table::{Place, Table};
+use table::Place;
 
 /// Who holds what.
 #[derive(Clone, Debug)]
 pub struct Runs {
-    table: Table,
+    places: Places,
     slab: Slab,
     holders: Holders,
     /// For each holder in each scope the run that takes in its blocks whose place in a chain is not known.
@@ -97,7 +99,7 @@ impl Runs {
     /// An empty index whose content is listed by `pages` pages, at least 1.
     pub fn new(pages: u32) -> Runs {
         Runs {
-            table: Table::new(),
+            places: Places::new(),
             slab: Slab::new(pages),
             holders: Holders::default(),
             loose: HashMap::new(),
@@ -125,7 +127,7 @@ impl Runs {
         Size {
             pairs: self.pairs(),
             runs: self.slab.live() as u64,
-            bytes: (self.table.bytes() + self.slab.bytes()) as u64,
+            bytes: (self.places.bytes() + self.slab.bytes()) as u64,
         }
     }
 
@@ -160,7 +162,7 @@ impl Runs {
 
     #[inline]
     fn find_hashed(&self, scope: ScopeSlot, key: KeyRef<'_>, hash: u64) -> Option<Place> {
-        self.table
+        self.places
             .candidates(hash)
             .find(|place| self.slab.get(place.run).is_some_and(|run| run.scope == scope && run.keys.is(place.at, key)))
     }

@@ -82,10 +82,10 @@ impl Runs {
             let first = run.stretches.iter().map(|stretch| stretch.from()).min().unwrap_or(found.start);
             let last = run.stretches.iter().map(|stretch| stretch.until()).max().unwrap_or(found.end);
             for at in (found.start..first).chain(last..found.end) {
-                self.table.remove(key_at(run, at).hash(run.scope), Place { run: number, at });
+                self.places.remove(key_at(run, at).hash(run.scope), Place { run: number, at });
             }
             run.head = first as u32;
-            run.keys.truncate(last);
+            run.truncate(last);
         }
         let inside = run.found().start < lost.end && lost.start < run.found().end;
         if run.gaps > 0 || (inside && !run.stretches.iter().any(|stretch| covers(stretch.blocks(), &lost))) {
@@ -101,18 +101,18 @@ impl Runs {
         let Some(run) = self.slab.get_mut(number) else { return };
         let held = run.held();
         for at in run.found() {
-            self.table.remove(key_at(run, at).hash(run.scope), Place { run: number, at });
+            self.places.remove(key_at(run, at).hash(run.scope), Place { run: number, at });
         }
         run.squeeze(&held);
         for at in run.found() {
-            self.table.insert(key_at(run, at).hash(run.scope), Place { run: number, at });
+            self.places.insert(key_at(run, at).hash(run.scope), Place { run: number, at });
         }
     }
 
     fn free(&mut self, number: u32) {
         let Some(run) = self.slab.take(number) else { return };
         for at in run.found() {
-            self.table.remove(key_at(&run, at).hash(run.scope), Place { run: number, at });
+            self.places.remove(key_at(&run, at).hash(run.scope), Place { run: number, at });
         }
     }
 }

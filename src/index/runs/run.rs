@@ -30,6 +30,8 @@ pub(super) struct Run {
     /// The keys are prefix hashes, each made from the one before it.
     pub chained: bool,
     pub keys: Keys,
+    /// The last of the keys, if it is a hash, so that a request that goes on beyond the run reads no other.
+    last: u64,
     /// Sorted by holder, then offset.
     pub stretches: Vec<Stretch>,
 }
@@ -41,7 +43,7 @@ pub(super) struct Offsets([u64; MAX_BLOCKS / 64]);
 
 impl Run {
     pub fn new(scope: ScopeSlot, page: u32, chained: bool, keys: Keys) -> Run {
-        Run { scope, page, page_at: 0, head: 0, gaps: 0, chained, keys, stretches: Vec::new() }
+        Run { scope, page, page_at: 0, head: 0, gaps: 0, chained, keys, last: 0, stretches: Vec::new() }
     }
 
     /// What a freed number stands for.
@@ -70,15 +72,12 @@ impl Run {
         if !self.chained || !chain.is_proven() {
             return self.keys.common(at, chain, from, longest);
         }
-        let equal = |blocks: usize| chain.key(from + blocks - 1).is_some_and(|key| self.keys.is(at + blocks - 1, key));
+        let equal = |blocks: usize| chain.key(from + blocks - 1).is_some_and(|key| self.is(at + blocks - 1, key));
         if longest > 0 && equal(longest) {
             return longest;
         }
-        if longest == 0 || !equal(1) {
-            return 0;
-        }
         // Equal up to `equal_up_to`, different from `different_from` on.
-        let (mut equal_up_to, mut different_from) = (1, longest);
+        let (mut equal_up_to, mut different_from) = (0, longest);
         // Where another request left the run, a stretch ends, and this one is likely to leave it there too.
         for stretch in &self.stretches {
             let until = stretch.until().saturating_sub(at);
@@ -90,6 +89,10 @@ impl Run {
                 }
             }
         }
+        if equal_up_to == 0 && (longest == 0 || !equal(1)) {
+            return 0;
+        }
+        equal_up_to = equal_up_to.max(1);
         let mut ahead = 1;
         while equal_up_to + ahead < different_from {
             if !equal(equal_up_to + ahead) {
@@ -110,6 +113,33 @@ impl Run {
         equal_up_to
     }
 
+    /// Adds a key that suits at the end. Makes room for `coming` keys, of which it is the first.
+    pub fn push(&mut self, key: KeyRef<'_>, coming: usize) {
+        self.keys.push(key, coming);
+        self.note_last();
+    }
+
+    /// Drops the keys from `len` on.
+    pub fn truncate(&mut self, len: usize) {
+        self.keys.truncate(len);
+        self.note_last();
+    }
+
+    fn note_last(&mut self) {
+        self.last = match self.len().checked_sub(1).and_then(|last| self.keys.get(last)) {
+            Some(KeyRef::Hash(hash)) => hash,
+            _ => 0,
+        };
+    }
+
+    #[inline]
+    fn is(&self, at: usize, key: KeyRef<'_>) -> bool {
+        match (&self.keys, key) {
+            (Keys::Hashes(hashes), KeyRef::Hash(hash)) if at + 1 == hashes.len() => self.last == hash,
+            _ => self.keys.is(at, key),
+        }
+    }
+
     /// The offsets that somebody holds.
     pub fn held(&self) -> Offsets {
         let mut held = Offsets([0; MAX_BLOCKS / 64]);
@@ -127,6 +157,7 @@ impl Run {
     /// nothing of each other.
     pub fn squeeze(&mut self, held: &Offsets) {
         self.keys.keep(|at| held.contains(at));
+        self.note_last();
         for stretch in &mut self.stretches {
             *stretch = stretch.moved_to(held.rank(stretch.from()));
         }

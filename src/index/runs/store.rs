@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use crate::index::runs::key::{KeyRef, Keys};
+use crate::index::runs::places::Places;
 use crate::index::runs::run::{MAX_BLOCKS, Run};
 use crate::index::runs::stretch::{Counts, HolderId, Terms, put};
-use crate::index::runs::table::{Place, Table};
+use crate::index::runs::table::Place;
 use crate::index::runs::{Report, Runs};
 use crate::observation::ScopeSlot;
 
@@ -58,7 +59,7 @@ impl Runs {
         while let Some((key, hash, count)) = batch.next(&mut blocks, report.scope) {
             let known = before.and_then(|before| self.following(before, key));
             if known.is_none() {
-                batch.touch(&self.table);
+                batch.touch(&self.places);
             }
             let coming = 1 + batch.left() + blocks.len();
             let place = known.or_else(|| self.place(report, holder, before, (key, hash), coming));
@@ -104,10 +105,10 @@ impl Runs {
             None if before.is_none() && coming < SHORT_REPORT => self.loose_run(report, holder, key)?,
             None => self.new_run(report, report.chained, key)?,
         };
-        let keys = &mut self.slab.get_mut(run)?.keys;
-        let place = Place { run, at: keys.len() };
-        keys.push(key, coming.min(MAX_BLOCKS - place.at));
-        self.table.insert(hash, place);
+        let to = self.slab.get_mut(run)?;
+        let place = Place { run, at: to.len() };
+        to.push(key, coming.min(MAX_BLOCKS - place.at));
+        self.places.insert(hash, place);
         Some(place)
     }
 
@@ -192,11 +193,11 @@ impl<'k> Batch<'k> {
 
     /// Has the places of what is left in cache soon. Only once a batch.
     #[inline]
-    fn touch(&mut self, table: &Table) {
+    fn touch(&mut self, places: &Places) {
         if !self.touched {
             self.touched = true;
             let left = self.blocks.get(self.next..self.len).unwrap_or_default();
-            left.iter().for_each(|(_, hash, _)| table.touch(*hash));
+            left.iter().for_each(|(_, hash, _)| places.touch(*hash));
         }
     }
 }

@@ -1,10 +1,10 @@
 //! From a block's hash to the places where it may be.
 //!
 //! In: 64-bit hashes, well mixed. Out: [`Place`]s whose hash agrees in the bits kept here; the caller compares the key
-//! itself. One entry is 8 bytes, without the key. The table is made of shards of at most about a thousand entries, each
+//! itself. One entry is 8 bytes, without the key. The table is made of shards of at most about 3,000 entries, each
 //! covering a range of hashes and kept sorted by hash, so that growing a shard, or splitting it in two, copies it once
 //! from front to back and reads no key. Nothing is ever rehashed as a whole; the directory of shards alone is doubled,
-//! at 4 bytes per half a thousand blocks.
+//! at 4 bytes per thousand blocks.
 //!
 //! ```text
 //! hash   root 6 bits | tag 29 bits | unused
@@ -21,7 +21,7 @@ const TAG_BITS: u32 = u64::BITS - PLACE_BITS;
 const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
 const ROOT_BITS: u32 = 6;
 /// A shard is split from here on, unless its hashes agree in all bits there are.
-const SPLIT_AT: usize = 800;
+const SPLIT_AT: usize = 3_000;
 /// Deepest split. Hashes that are not well mixed must not make the directory large either: it is doubled only while
 /// there is a shard for every `SPARSE` of its entries. Where a shard cannot be split, it grows.
 const MAX_DEPTH: u32 = 18;

@@ -95,8 +95,8 @@ impl Runs {
 
     #[inline]
     fn meet_number(&self, scope: ScopeSlot, chain: &impl Chain, done: usize) -> Option<(u32, usize, usize)> {
-        let key = chain.key(done)?;
-        self.table.candidates(key.hash(scope)).find_map(|place| {
+        let hash = chain.key(done)?.hash(scope);
+        self.places.likely_first(hash).find_map(|place| {
             let run = self.slab.get(place.run).filter(|run| run.scope == scope)?;
             let common = run.common(place.at, chain, done);
             (common > 0).then_some((place.run, place.at, common))

@@ -44,7 +44,6 @@ use holders::Holders;
 pub use key::KeyRef;
 pub use page::HeldRun;
 use places::Places;
-use run::Run;
 use slab::Slab;
 use stretch::HolderId;
 use table::Place;
@@ -58,6 +57,8 @@ pub struct Runs {
     /// For each holder in each scope the run that takes in its blocks whose place in a chain is not known.
     loose: HashMap<(ScopeSlot, HolderId), u32>,
     sweep_next: u32,
+    /// The block removed last: its neighbour is likely to be the next.
+    removed_last: Place,
 }
 
 /// A replica has blocks: what they have in common.
@@ -104,6 +105,7 @@ impl Runs {
             holders: Holders::default(),
             loose: HashMap::new(),
             sweep_next: 1,
+            removed_last: Place { run: 0, at: 0 },
         }
     }
 
@@ -165,9 +167,5 @@ impl Runs {
         self.places
             .candidates(hash)
             .find(|place| self.slab.get(place.run).is_some_and(|run| run.scope == scope && run.keys.is(place.at, key)))
-    }
-
-    fn run_mut(&mut self, number: u32) -> Option<&mut Run> {
-        self.slab.get_mut(number)
     }
 }

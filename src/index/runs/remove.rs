@@ -26,16 +26,20 @@ impl Runs {
         keys: impl IntoIterator<Item = KeyRef<'k>>,
     ) -> u64 {
         let Some(holder) = self.holders.get(replica) else { return 0 };
-        let mut leaving: Option<Leaving> = None;
+        let mut leaving = Leaving { run: self.removed_last.run, blocks: self.removed_last.at..self.removed_last.at };
         let mut removed = 0;
         for key in keys {
-            if leaving.as_mut().is_some_and(|leaving| self.goes_on(leaving, key)) {
+            if self.goes_on(&mut leaving, scope, key) {
                 continue;
             }
-            removed += self.leave(holder, leaving.take());
-            leaving = self.find(scope, key).map(Leaving::new);
+            removed += self.leave(holder, &leaving);
+            leaving.blocks = 0..0;
+            if let Some(place) = self.find(scope, key) {
+                leaving = Leaving { run: place.run, blocks: place.at..place.at + 1 };
+            }
         }
-        removed += self.leave(holder, leaving);
+        removed += self.leave(holder, &leaving);
+        self.removed_last = Place { run: leaving.run, at: leaving.blocks.start };
         self.holders.lose(scope, holder, removed);
         removed
     }
@@ -47,13 +51,14 @@ impl Runs {
     }
 
     /// Engines evict a chain from its end, block after block: the next key is often a neighbour.
-    fn goes_on(&self, leaving: &mut Leaving, key: KeyRef<'_>) -> bool {
-        let Some(run) = self.slab.get(leaving.run) else { return false };
+    fn goes_on(&self, leaving: &mut Leaving, scope: ScopeSlot, key: KeyRef<'_>) -> bool {
+        let Some(run) = self.slab.get(leaving.run).filter(|run| run.scope == scope) else { return false };
         let Range { start, end } = leaving.blocks;
         if start > run.found().start && run.keys.is(start - 1, key) {
             leaving.blocks.start -= 1;
+            self.places.touch_before(run, start - 1);
             true
-        } else if run.keys.is(end, key) {
+        } else if run.found().contains(&end) && run.keys.is(end, key) {
             leaving.blocks.end += 1;
             true
         } else {
@@ -61,12 +66,14 @@ impl Runs {
         }
     }
 
-    fn leave(&mut self, holder: HolderId, leaving: Option<Leaving>) -> u64 {
-        let Some(Leaving { run: number, blocks }) = leaving else { return 0 };
-        let Some(run) = self.run_mut(number) else { return 0 };
-        let had = cut(&mut run.stretches, holder, blocks.clone());
+    fn leave(&mut self, holder: HolderId, leaving: &Leaving) -> u64 {
+        if leaving.blocks.is_empty() {
+            return 0;
+        }
+        let Some(run) = self.slab.get_mut(leaving.run) else { return 0 };
+        let had = cut(&mut run.stretches, holder, leaving.blocks.clone());
         if had > 0 {
-            self.settle(number, blocks);
+            self.settle(leaving.run, leaving.blocks.clone());
         }
         had as u64
     }
@@ -81,9 +88,8 @@ impl Runs {
         if lost.start <= found.start || found.end <= lost.end {
             let first = run.stretches.iter().map(|stretch| stretch.from()).min().unwrap_or(found.start);
             let last = run.stretches.iter().map(|stretch| stretch.until()).max().unwrap_or(found.end);
-            for at in (found.start..first).chain(last..found.end) {
-                self.places.remove(key_at(run, at).hash(run.scope), Place { run: number, at });
-            }
+            self.places.remove_all(number, run, found.start..first);
+            self.places.remove_all(number, run, last..found.end);
             run.head = first as u32;
             run.truncate(last);
         }
@@ -100,9 +106,7 @@ impl Runs {
     fn squeeze(&mut self, number: u32) {
         let Some(run) = self.slab.get_mut(number) else { return };
         let held = run.held();
-        for at in run.found() {
-            self.places.remove(key_at(run, at).hash(run.scope), Place { run: number, at });
-        }
+        self.places.remove_all(number, run, run.found());
         run.squeeze(&held);
         for at in run.found() {
             self.places.insert(key_at(run, at).hash(run.scope), Place { run: number, at });
@@ -111,17 +115,7 @@ impl Runs {
 
     fn free(&mut self, number: u32) {
         let Some(run) = self.slab.take(number) else { return };
-        for at in run.found() {
-            self.places.remove(key_at(&run, at).hash(run.scope), Place { run: number, at });
-        }
-    }
-}
-
-// === impl Leaving ===
-
-impl Leaving {
-    fn new(place: Place) -> Leaving {
-        Leaving { run: place.run, blocks: place.at..place.at + 1 }
+        self.places.remove_all(number, &run, run.found());
     }
 }
 

@@ -176,13 +176,14 @@ impl Shard {
             self.slots.resize(self.slots.len() + SPILL, 0);
         }
         let slots = self.slots.get_mut(home..).unwrap_or_default();
-        let at = slots.iter().take_while(|other| **other != 0 && **other < slot).count();
-        let rest = slots.get_mut(at..).unwrap_or_default();
-        let pushed = rest.iter().take_while(|other| **other != 0).count();
-        let moved = rest.get_mut(..=pushed).unwrap_or_default();
-        moved.rotate_right(1);
-        if let Some(first) = moved.first_mut() {
-            *first = slot;
+        let smaller = slots.iter().take_while(|other| **other != 0 && **other < slot).count();
+        // It goes there, and what follows without a gap is pushed on by one.
+        let mut carried = slot;
+        for place in slots.iter_mut().skip(smaller) {
+            std::mem::swap(place, &mut carried);
+            if carried == 0 {
+                break;
+            }
         }
         self.len += 1;
         true
@@ -215,7 +216,7 @@ impl Shard {
         }
     }
 
-    /// Makes the shard larger than its content by some part.
+    /// Makes the shard twice as large as its content.
     fn grow(&mut self) {
         self.rebuild(homes_for(self.len));
     }
@@ -260,7 +261,7 @@ impl Shard {
 
 /// How many homes a shard of `len` entries is given; it is full at three quarters.
 fn homes_for(len: usize) -> usize {
-    (len * 8 / 5).max(16)
+    (len * 2).max(16)
 }
 
 // === impl Place ===
@@ -328,13 +329,13 @@ mod tests {
     }
 
     #[test]
-    fn entries_take_at_most_fourteen_bytes() {
+    fn entries_take_at_most_seventeen_bytes() {
         let mut table = Table::new();
         for number in 0..1_000_000 {
             table.insert(mixed(number), place(number));
             if number % 50_000 == 0 && number > 0 {
                 let bytes = table.bytes() as f64 / number as f64;
-                assert!(bytes < 14.0, "{bytes} at {number}");
+                assert!(bytes < 17.0, "{bytes} at {number}");
             }
         }
     }

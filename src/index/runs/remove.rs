@@ -56,7 +56,10 @@ impl Runs {
         let Range { start, end } = leaving.blocks;
         if start > run.found().start && run.keys.is(start - 1, key) {
             leaving.blocks.start -= 1;
-            self.places.touch_before(run, start - 1);
+            // Where a call brings many, they are read ahead when they leave together.
+            if start == end {
+                self.places.touch_before(run, start - 1);
+            }
             true
         } else if run.found().contains(&end) && run.keys.is(end, key) {
             leaving.blocks.end += 1;

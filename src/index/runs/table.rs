@@ -197,17 +197,22 @@ impl Shard {
             return;
         };
         // What follows without a gap moves back, up to an entry that is at home.
-        let following = self.slots.get(at + 1..).unwrap_or_default();
-        let moving = following
-            .iter()
-            .enumerate()
-            .take_while(|(ahead, other)| **other != 0 && self.home(**other >> PLACE_BITS) <= at + ahead)
-            .count();
-        if let Some(moved) = self.slots.get_mut(at..=at + moving) {
-            moved.rotate_left(1);
-            if let Some(last) = moved.last_mut() {
-                *last = 0;
+        let mut hole = at;
+        while let Some(next) = self.slots.get(hole + 1).copied() {
+            let stays = next == 0 || self.home(next >> PLACE_BITS) > hole;
+            if let Some(free) = self.slots.get_mut(hole) {
+                *free = if stays { 0 } else { next };
             }
+            if stays {
+                break;
+            }
+            hole += 1;
+        }
+        // The last slot of all has none after it.
+        if hole + 1 == self.slots.len()
+            && let Some(last) = self.slots.get_mut(hole)
+        {
+            *last = 0;
         }
         self.len -= 1;
         // Memory comes back as the shard empties.

@@ -40,9 +40,10 @@ pub trait Design {
     fn answer(&mut self, state: &State, request: usize) -> Vec<(u64, u32)>;
 }
 
-/// A constructor for each design; the flat map, whose answers are taken for true, comes first.
+/// A constructor for each design, or for those whose names contain a part that `ONLY` lists; the flat map, whose answers
+/// are taken for true, comes first.
 pub fn all() -> Vec<fn() -> Box<dyn Design>> {
-    vec![
+    let all: Vec<fn() -> Box<dyn Design>> = vec![
         || Box::new(FlatMap(Flat::default())),
         || Box::new(Ours { runs: Runs::new(1_024), out: Vec::new() }),
         || Box::new(KvIndex::new(false)),
@@ -56,7 +57,10 @@ pub fn all() -> Vec<fn() -> Box<dyn Design>> {
                 copies: Vec::new(),
             })
         },
-    ]
+    ];
+    let Ok(only) = std::env::var("ONLY") else { return all };
+    let wanted = |make: &fn() -> Box<dyn Design>| only.split(',').any(|part| make().name().contains(part));
+    all.into_iter().enumerate().filter(|(at, make)| *at == 0 || wanted(make)).map(|(_, make)| make).collect()
 }
 
 struct FlatMap(Flat);

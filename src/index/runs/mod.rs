@@ -30,6 +30,9 @@
 //! | radix tree of runs (kv-index 2.0): its answer as a map, none | 2.2, 1.5 | 78 | 51.0 |
 //! | runs, found by table (this) | 0.95 | 105 | 15.6 |
 //!
+//! With the request read from memory too, the mean is 3.5 us, and 4.3 and 3.2 for kv-index. One block removed by itself
+//! costs about 150 ns (kv-index 510), all of an event in one call 70 (62).
+//!
 //! What decided: a probe a block is a miss of cache and TLB a block, and so is a jump's; a tree of runs has few, and no
 //! child tables are needed where the table that removal wants anyway finds the next run. Branches and holders never
 //! split a run here, so a conversation stays in few of them: 2.7 a lookup on the generated stand-in.

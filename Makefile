@@ -40,7 +40,7 @@ lint: setup
 	python3 tests/golden/generate.py --check
 
 bench: setup
-	cargo bench --bench fingerprint --bench template --bench tokenize
+	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth
 
 setup:
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust with rustup, see https://rustup.rs"; exit 1; }

@@ -10,6 +10,7 @@ mod live;
 pub mod log;
 mod names;
 pub mod run;
+pub mod runs;
 pub mod shard;
 
 use hashbrown::{HashMap, HashSet};

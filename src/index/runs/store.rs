@@ -1,0 +1,220 @@
+//! Taking in what replicas report to hold.
+
+use std::ops::Range;
+
+use crate::index::runs::key::{KeyRef, Keys};
+use crate::index::runs::places::Places;
+use crate::index::runs::run::{MAX_BLOCKS, Run};
+use crate::index::runs::stretch::{Counts, HolderId, Terms, put};
+use crate::index::runs::table::Place;
+use crate::index::runs::{Report, Runs};
+use crate::observation::ScopeSlot;
+
+/// A report whose place in a chain is not known, and that is shorter, does not get a run of its own.
+const SHORT_REPORT: usize = 8;
+/// Blocks whose places are read ahead.
+const BATCH: usize = 16;
+
+/// What became of a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Blocks that the replica did not hold.
+    pub new_pairs: u64,
+    /// Blocks left out, as there are no more numbers for runs.
+    pub refused: u64,
+}
+
+/// Blocks of one run that are yet to be entered for the holder.
+struct Pending {
+    run: u32,
+    blocks: Range<usize>,
+    counts: Counts,
+}
+
+/// The next blocks of a report, with the hashes of their keys.
+struct Batch<'k> {
+    blocks: [(KeyRef<'k>, u64, u32); BATCH],
+    len: usize,
+    next: usize,
+    touched: bool,
+}
+
+// === impl Runs ===
+
+impl Runs {
+    /// The replica has these blocks: keys, with tokens from the start of the prompt to the block's end, in the order of
+    /// the chain. What was known of them at this replica is replaced.
+    pub fn store<'k, Blocks>(&mut self, report: &Report<'_>, blocks: Blocks) -> Stored
+    where
+        Blocks: IntoIterator<Item = (KeyRef<'k>, u32), IntoIter: ExactSizeIterator>,
+    {
+        let mut blocks = blocks.into_iter();
+        let mut batch = Batch::default();
+        let Report { tier, last_seen_ms, access_count, .. } = *report;
+        let holder = self.holders.number(report.replica);
+        let terms = Terms { holder, tier, last_seen_ms, access_count };
+        let mut before = report.parent.and_then(|parent| self.find(report.scope, parent));
+        let mut pending: Option<Pending> = None;
+        let mut stored = Stored::default();
+        while let Some((key, hash, count)) = batch.next(&mut blocks, report.scope) {
+            let known = before.and_then(|before| self.following(before, key));
+            if known.is_none() {
+                batch.touch(&self.places);
+            }
+            let coming = 1 + batch.left() + blocks.len();
+            let place = known.or_else(|| self.place(report, holder, before, (key, hash), coming));
+            let Some(place) = place else {
+                stored.refused += 1;
+                before = None;
+                continue;
+            };
+            before = Some(place);
+            if !pending.as_mut().is_some_and(|pending| pending.goes_on(place, count)) {
+                stored.new_pairs += self.enter(&terms, pending.take());
+                pending = Some(Pending::new(place, count));
+            }
+        }
+        stored.new_pairs += self.enter(&terms, pending);
+        self.holders.gain(report.scope, holder, stored.new_pairs);
+        stored
+    }
+
+    /// The place after `before`, if `key` is there.
+    #[inline]
+    fn following(&self, before: Place, key: KeyRef<'_>) -> Option<Place> {
+        let next = Place { at: before.at + 1, ..before };
+        self.slab.get(next.run)?.keys.is(next.at, key).then_some(next)
+    }
+
+    /// Where `key` is, the block before it being at `before`; makes a place for it if it has none. `coming` blocks follow
+    /// in the report, this one included.
+    fn place(
+        &mut self,
+        report: &Report<'_>,
+        holder: HolderId,
+        before: Option<Place>,
+        (key, hash): (KeyRef<'_>, u64),
+        coming: usize,
+    ) -> Option<Place> {
+        if let Some(known) = self.find_hashed(report.scope, key, hash) {
+            return Some(known);
+        }
+        let follows = before.map(|before| Place { at: before.at + 1, ..before });
+        let run = match follows.filter(|next| self.takes(report, next, key)) {
+            Some(next) => next.run,
+            None if before.is_none() && coming < SHORT_REPORT => self.loose_run(report, holder, key)?,
+            None => self.new_run(report, report.chained, key)?,
+        };
+        let to = self.slab.get_mut(run)?;
+        let place = Place { run, at: to.len() };
+        to.push(key, coming.min(MAX_BLOCKS - place.at));
+        self.places.insert(hash, place);
+        Some(place)
+    }
+
+    /// Whether a new key can be added to a run at `next`.
+    fn takes(&self, report: &Report<'_>, next: &Place, key: KeyRef<'_>) -> bool {
+        self.slab.get(next.run).is_some_and(|run| {
+            run.len() == next.at
+                && next.at < MAX_BLOCKS
+                && report.chained == run.chained
+                && report.page.is_none_or(|page| page == run.page)
+                && run.keys.suits(key)
+        })
+    }
+
+    fn new_run(&mut self, report: &Report<'_>, chained: bool, key: KeyRef<'_>) -> Option<u32> {
+        let chosen = ((key.hash(report.scope) >> 32) * u64::from(self.slab.pages())) >> 32;
+        let page = report.page.unwrap_or(chosen as u32);
+        self.slab.add(Run::new(report.scope, page, chained, Keys::like(key)))
+    }
+
+    /// The run for blocks of the holder whose place in a chain is not known. Its keys prove nothing of each other.
+    fn loose_run(&mut self, report: &Report<'_>, holder: HolderId, key: KeyRef<'_>) -> Option<u32> {
+        let loose = self.loose.get(&(report.scope, holder)).copied().filter(|number| {
+            self.slab.get(*number).is_some_and(|run| {
+                run.scope == report.scope
+                    && !run.chained
+                    && (1..MAX_BLOCKS).contains(&run.len())
+                    && report.page.is_none_or(|page| page == run.page)
+                    && run.keys.suits(key)
+            })
+        });
+        if loose.is_some() {
+            return loose;
+        }
+        let new = self.new_run(report, false, key)?;
+        self.loose.insert((report.scope, holder), new);
+        Some(new)
+    }
+
+    fn enter(&mut self, terms: &Terms, pending: Option<Pending>) -> u64 {
+        let Some(Pending { run, blocks, counts }) = pending else { return 0 };
+        let Some(run) = self.slab.get_mut(run) else { return 0 };
+        let new = put(&mut run.stretches, terms, blocks, counts);
+        if run.gaps > 0 {
+            run.gaps = (run.found().len() - run.held().len()) as u32;
+        }
+        new as u64
+    }
+}
+
+// === impl Batch ===
+
+impl Default for Batch<'_> {
+    fn default() -> Self {
+        Batch { blocks: [(KeyRef::Hash(0), 0, 0); BATCH], len: 0, next: 0, touched: false }
+    }
+}
+
+impl<'k> Batch<'k> {
+    /// The next block with its hash, the batch being filled again when it is used up.
+    #[inline]
+    fn next(
+        &mut self,
+        blocks: &mut impl Iterator<Item = (KeyRef<'k>, u32)>,
+        scope: ScopeSlot,
+    ) -> Option<(KeyRef<'k>, u64, u32)> {
+        if self.next == self.len {
+            *self = Batch::default();
+            for (slot, (key, count)) in self.blocks.iter_mut().zip(blocks) {
+                *slot = (key, key.hash(scope), count);
+                self.len += 1;
+            }
+        }
+        let next = self.blocks.get(self.next).filter(|_| self.next < self.len)?;
+        self.next += 1;
+        Some(*next)
+    }
+
+    fn left(&self) -> usize {
+        self.len - self.next
+    }
+
+    /// Has the places of what is left in cache soon. Only once a batch.
+    #[inline]
+    fn touch(&mut self, places: &Places) {
+        if !self.touched {
+            self.touched = true;
+            let left = self.blocks.get(self.next..self.len).unwrap_or_default();
+            left.iter().for_each(|(_, hash, _)| places.touch(*hash));
+        }
+    }
+}
+
+// === impl Pending ===
+
+impl Pending {
+    fn new(place: Place, count: u32) -> Pending {
+        Pending { run: place.run, blocks: place.at..place.at + 1, counts: Counts { first: count, step: 0 } }
+    }
+
+    fn goes_on(&mut self, place: Place, count: u32) -> bool {
+        let next = place.run == self.run && place.at == self.blocks.end;
+        if !next || !self.counts.continue_with(self.blocks.len(), count) {
+            return false;
+        }
+        self.blocks.end += 1;
+        true
+    }
+}

@@ -69,7 +69,7 @@ fn every_request(criterion: &mut Criterion) {
             let expected = flat.leading_runs(&request.hashes);
             let same = |(run, truth): (&LeadingRun, &flat::FlatRun)| {
                 run.replica.0 == u32::from(truth.replica)
-                    && run.matched_tokens == truth.blocks * ours::BLOCK_SIZE
+                    && run.matched_tokens == i64::from(truth.blocks * ours::BLOCK_SIZE)
                     && run.last_seen_ms == ours::START_MS + u64::from(truth.last_seen)
                     && run.tier == truth.tier
             };
@@ -158,7 +158,7 @@ fn lookup(criterion: &mut Criterion, runs: &Runs, name: &str, pairs: usize, chai
 }
 
 fn explicit_block(hash: &u64) -> ChainBlock {
-    ChainBlock { key: BlockKey::Hash64(*hash), tokens: ours::BLOCK_SIZE }
+    ChainBlock { key: BlockKey::Hash64(*hash), tokens: ours::BLOCK_SIZE as i32 }
 }
 
 /// A chunk of events more, and taken out again one block at a time, at some size.

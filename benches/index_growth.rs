@@ -80,7 +80,7 @@ fn credited(state: &State) -> Runs {
         ours::look(&runs, &request.hashes, &mut found);
         let chain = PrefixHashes { hashes: &request.hashes, block_size: ours::BLOCK_SIZE };
         for run in &found {
-            let blocks = (run.matched_tokens / ours::BLOCK_SIZE) as usize;
+            let blocks = run.blocks;
             runs.credit(ours::SCOPE, &chain, run.replica, blocks, 1);
         }
     }

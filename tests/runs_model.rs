@@ -167,7 +167,7 @@ fn references(keys: &[BlockKey]) -> impl ExactSizeIterator<Item = KeyRef<'_>> {
 }
 
 fn chain_blocks(keys: &[BlockKey], tokens: &[u32]) -> Vec<ChainBlock> {
-    keys.iter().zip(tokens).map(|(key, tokens)| ChainBlock { key: key.clone(), tokens: *tokens }).collect()
+    keys.iter().zip(tokens).map(|(key, tokens)| ChainBlock { key: key.clone(), tokens: *tokens as i32 }).collect()
 }
 
 /// Runs a history over both.
@@ -519,10 +519,10 @@ fn a_prompt_longer_than_a_run_is_found_whole_and_leaves_nothing_behind() {
         runs.leading_runs(ScopeSlot(1), &chain, 0, |_| true, found);
         found.iter().map(|run| (run.replica.0, run.matched_tokens, run.last_seen_ms)).collect::<Vec<_>>()
     };
-    let all = LONG as u32 * BLOCK;
+    let all = LONG as i64 * i64::from(BLOCK);
     assert_eq!(look(&runs, &mut found), [(1, all, START_MS), (2, all, START_MS)]);
     runs.remove(ScopeSlot(1), ReplicaSlot(2), [KeyRef::Hash(hashes[4_000])]);
-    assert_eq!(look(&runs, &mut found), [(1, all, START_MS), (2, 4_000 * BLOCK, START_MS)]);
+    assert_eq!(look(&runs, &mut found), [(1, all, START_MS), (2, 4_000 * i64::from(BLOCK), START_MS)]);
     assert_eq!(runs.clear(ReplicaSlot(2)), LONG as u64 - 1);
     assert_eq!(look(&runs, &mut found), [(1, all, START_MS)]);
     assert_eq!(

@@ -64,7 +64,8 @@ impl HeldBlocks {
                 keys.iter().zip(tokens).map_while(|(key, tokens)| Some((held(key)?, *tokens))).collect();
             Some(LeadingRun {
                 replica,
-                matched_tokens: leading.iter().map(|(_, tokens)| tokens).sum(),
+                matched_tokens: leading.iter().map(|(_, tokens)| i64::from(*tokens)).sum(),
+                blocks: leading.len(),
                 last_seen_ms: leading.iter().map(|(held, _)| held.last_seen_ms).min()?,
                 tier: leading.iter().map(|(held, _)| held.tier).max()?,
             })
@@ -78,7 +79,8 @@ impl HeldBlocks {
         held.filter(|(_, held)| held.last_seen_ms > oldest_ms)
             .map(|(replica, held)| LeadingRun {
                 replica,
-                matched_tokens: held.token_count,
+                matched_tokens: held.token_count.into(),
+                blocks: 1,
                 last_seen_ms: held.last_seen_ms,
                 tier: held.tier,
             })

@@ -17,7 +17,7 @@ pub trait Chain {
     fn key(&self, at: usize) -> Option<KeyRef<'_>>;
 
     /// Tokens of the blocks from `from` to before `until`.
-    fn tokens(&self, from: usize, until: usize) -> u64;
+    fn tokens(&self, from: usize, until: usize) -> i64;
 
     /// Whether every key is known to be the prefix hash of the prompt up to its block: computed here from token ids, and
     /// not read from a request. Only then does an equal key prove the ones before it.
@@ -66,8 +66,8 @@ impl Chain for PrefixHashes<'_> {
         self.hashes.get(at).map(|hash| KeyRef::Hash(*hash))
     }
 
-    fn tokens(&self, from: usize, until: usize) -> u64 {
-        u64::from(self.block_size) * until.saturating_sub(from) as u64
+    fn tokens(&self, from: usize, until: usize) -> i64 {
+        i64::from(self.block_size).saturating_mul(until.saturating_sub(from) as i64)
     }
 
     fn is_proven(&self) -> bool {
@@ -95,8 +95,8 @@ impl Chain for Blocks<'_> {
         self.blocks.get(at).map(|block| KeyRef::from(&block.key))
     }
 
-    fn tokens(&self, from: usize, until: usize) -> u64 {
-        self.blocks.get(from..until).unwrap_or_default().iter().map(|block| u64::from(block.tokens)).sum()
+    fn tokens(&self, from: usize, until: usize) -> i64 {
+        self.blocks.get(from..until).unwrap_or_default().iter().map(|block| i64::from(block.tokens)).sum()
     }
 
     fn is_proven(&self) -> bool {

@@ -160,6 +160,7 @@ impl Runs {
                 Some(Holder {
                     replica: self.holders.replica(stretch.holder)?,
                     tier: stretch.tier(),
+                    access_count: stretch.access_count,
                     token_count: stretch.token_count(at),
                     last_seen_ms: stretch.last_seen_ms(),
                 })

@@ -36,7 +36,7 @@ impl Runs {
     ) {
         out.clear();
         let mut done = 0;
-        // Until the end, `out` has holders' numbers for replicas, sorted, and blocks for tokens.
+        // Until the end, `out` has holders' numbers for replicas, sorted, and no tokens.
         while let Some((run, at, common)) = self.meet(scope, chain, done) {
             let blocks = at..at + common;
             let going = if done == 0 {
@@ -65,7 +65,8 @@ impl Runs {
             .filter(|holder| holder.last_seen_ms > oldest_ms && counts(holder.replica))
             .map(|holder| LeadingRun {
                 replica: holder.replica,
-                matched_tokens: holder.token_count,
+                matched_tokens: holder.token_count.into(),
+                blocks: 1,
                 last_seen_ms: holder.last_seen_ms,
                 tier: holder.tier,
             })
@@ -122,7 +123,8 @@ impl Runs {
             going |= cover.blocks == blocks.len();
             out.push(LeadingRun {
                 replica: ReplicaSlot(stretch.holder.0),
-                matched_tokens: cover.blocks as u32,
+                matched_tokens: 0,
+                blocks: cover.blocks,
                 last_seen_ms: cover.last_seen_ms,
                 tier: cover.tier,
             });
@@ -130,21 +132,21 @@ impl Runs {
         going
     }
 
-    /// Turns holders into replicas and blocks into tokens.
+    /// Turns holders into replicas and counts tokens.
     fn finish(&self, chain: &impl Chain, out: &mut [LeadingRun]) {
         if !chain.all_alike() {
-            out.sort_unstable_by_key(|run| run.matched_tokens);
+            out.sort_unstable_by_key(|run| run.blocks);
         }
         let (mut blocks, mut tokens) = (0, 0);
         for run in out.iter_mut() {
-            let its_blocks = run.matched_tokens as usize;
+            let its_blocks = run.blocks;
             if chain.all_alike() {
                 tokens = chain.tokens(0, its_blocks);
             } else {
                 tokens += chain.tokens(blocks, its_blocks);
                 blocks = its_blocks;
             }
-            run.matched_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+            run.matched_tokens = tokens;
             // All of them had a replica when they were let in.
             if let Some(replica) = self.holders.replica(HolderId(run.replica.0)) {
                 run.replica = replica;
@@ -160,13 +162,13 @@ impl Runs {
 fn go_on(stretches: &[Stretch], blocks: Range<usize>, oldest_ms: u64, done: usize, out: &mut [LeadingRun]) -> bool {
     let mut going = false;
     let mut rest = stretches;
-    for run in out.iter_mut().filter(|run| run.matched_tokens as usize == done) {
+    for run in out.iter_mut().filter(|run| run.blocks == done) {
         let holder = HolderId(run.replica.0);
         let before = rest.iter().take_while(|stretch| stretch.holder < holder).count();
         rest = rest.get(before..).unwrap_or_default();
         let Some(cover) = cover(rest, holder, &blocks, oldest_ms) else { continue };
         going |= cover.blocks == blocks.len();
-        run.matched_tokens += cover.blocks as u32;
+        run.blocks += cover.blocks;
         run.last_seen_ms = run.last_seen_ms.min(cover.last_seen_ms);
         run.tier = run.tier.max(cover.tier);
     }

@@ -233,8 +233,10 @@ impl Copy {
     /// The first page from `next` on without which the log from `head.first` on is not enough. The dictionary's is
     /// always one: a number in a shard must not be older news than its meaning.
     fn needed_page(&self, next: u32, head: &Head) -> Option<u32> {
-        let mut loaded = self.index.loaded_as_of().zip(0..head.pages).skip(next as usize);
-        loaded.find(|(as_of, number)| *number == 0 || *as_of == 0 || as_of + 1 < head.first).map(|(_, number)| number)
+        (next..head.pages).find(|number| {
+            let as_of = self.index.page_as_of(*number).unwrap_or(0);
+            *number == 0 || as_of == 0 || as_of + 1 < head.first
+        })
     }
 
     /// Loads a page. False if there is nothing newer than what is loaded: a page that was never written, that an earlier
@@ -246,7 +248,7 @@ impl Copy {
             host.count(metrics::SHARED_UNREADABLE, 1);
             return false;
         };
-        let loaded = self.index.loaded_as_of().nth(number as usize);
+        let loaded = self.index.page_as_of(number);
         if page.incarnation != self.incarnation || page.number != number || loaded.is_none_or(|at| page.as_of <= at) {
             return false;
         }

@@ -143,6 +143,14 @@ impl Index {
         std::iter::once(self.dictionary_as_of).chain(self.shards.iter().map(|shard| shard.as_of))
     }
 
+    /// The log sequence that page `number` was loaded at: 0 is the dictionary, then come the shards.
+    pub fn page_as_of(&self, number: u32) -> Option<u64> {
+        match number.checked_sub(1) {
+            None => Some(self.dictionary_as_of),
+            Some(shard) => self.shards.get(shard as usize).map(|shard| shard.as_of),
+        }
+    }
+
     /// Scopes and replicas.
     pub fn dictionary(&self) -> &Dictionary {
         &self.dictionary

@@ -88,7 +88,16 @@ async fn of_requests_and_decisions(seen: &mut Seen) {
     a_warm_replica(seen, &stack).await;
     adapters(seen, &stack).await;
     a_replica_without_an_address(seen, &stack).await;
-    assert_eq!(stack.envoy.log_text().matches("UNKNOWN_TENANT: nothing is known of tenant \"nobody\"").count(), 1);
+    let log = stack.envoy.log_text();
+    for (code, known) in [
+        ("UNKNOWN_TENANT: nothing is known of tenant \"nobody\"", format!("; known tenants: \"{AFFINITY_TENANT}\", ")),
+        ("UNKNOWN_MODEL: nothing is known of model \"", format!(" for tenant \"default\"; known models: \"{MODEL}\"")),
+        ("UNKNOWN_HASH_SCHEME: nothing is known under hash scheme \"sglang\"", "known hash schemes: \"vllm\"".into()),
+    ] {
+        let warnings: Vec<&str> = log.lines().filter(|line| line.contains(code)).collect();
+        assert_eq!(warnings.len(), 1, "{code}: {warnings:?}");
+        assert!(warnings[0].contains(&known), "{known}: {warnings:?}");
+    }
     stack.hub.stop().unwrap();
     let prompt = tokens(1, 160);
     let stale = eventually(SOON * 10, async || {

@@ -25,7 +25,7 @@ impl Sent {
         Sent {
             reason: decision.reason,
             detail: decision.detail,
-            replica_id: best.map(|best| best.replica_id.to_string()).unwrap_or_default(),
+            replica_id: best.map(|best| one_line(&best.replica_id)).unwrap_or_default(),
             matched_tokens: best.map_or(0, |best| best.matched_tokens),
             addresses: decision.ranked.iter().map(|RankedReplica { address, .. }| address.to_string()).collect(),
         }
@@ -51,7 +51,7 @@ impl Sent {
         if self.detail != Detail::None {
             set(names::DETAIL, self.detail.as_str());
         }
-        if !self.replica_id.is_empty() && is_header_value(&self.replica_id) {
+        if !self.replica_id.is_empty() {
             set(names::REPLICA_ID, &self.replica_id);
         }
     }
@@ -68,6 +68,7 @@ impl Sent {
     }
 }
 
-fn is_header_value(value: &str) -> bool {
-    value.bytes().all(|byte| matches!(byte, 0x20..=0x7E))
+/// An id as it is if it is printable ASCII, else escaped: it goes into headers and access logs.
+fn one_line(id: &str) -> String {
+    if id.bytes().all(|byte| matches!(byte, 0x20..=0x7E)) { id.to_owned() } else { id.escape_default().to_string() }
 }

@@ -242,6 +242,15 @@ fn a_match_is_written_everywhere() {
 }
 
 #[test]
+fn a_replicas_name_stays_in_its_line() {
+    let mut vm = Vm::knowing("", &[("a\r\nb\u{e9}", "10.0.0.1:80", 8), ("b", "10.0.0.2:80", 1)]);
+    let request = vm.explicit(8);
+    vm.send(&request);
+    assert_eq!(request.header(names::REPLICA_ID).as_deref(), Some(r"a\r\nb\u{e9}"));
+    assert_eq!(request.filter_state.borrow()["inferencecache_replica_id"], r"a\r\nb\u{e9}");
+}
+
+#[test]
 fn no_hint_names_its_detail_and_no_destination() {
     let mut vm = Vm::knowing("", &THREE);
     let request =

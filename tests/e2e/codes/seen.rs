@@ -38,8 +38,10 @@ impl Seen {
     /// Sends each request, compares, and notes what Envoy's metrics count in the end.
     pub async fn expect(&mut self, stack: &Stack, cases: Vec<Case>) {
         for Case { what, head, path, body, expected } in cases {
+            let before = counted(stack, expected).await;
             let decided = decided(&send(stack, head, path, body).await);
             assert_eq!((decided.reason.as_str(), decided.detail.as_str()), expected, "{what}");
+            assert_eq!(counted(stack, expected).await, before.map(|count| count + 1.0), "{what} is counted once");
             self.note(stack, &decided.reason, &decided.detail).await;
         }
     }
@@ -74,6 +76,20 @@ impl Seen {
             assert_ne!(seen, excused, "{detail:?}: seen {seen}, named as one that is not reached {excused}");
         }
     }
+}
+
+/// Calls counted under a code, with a hint or without as it says, and what is counted under the detail.
+async fn counted(stack: &Stack, (reason, detail): (&str, &str)) -> [f64; 2] {
+    let metrics = stack.metrics().await.unwrap();
+    let hint_used = if ["PREFIX_MATCH", "TENANT_HOT", "AFFINITY_HINT"].contains(&reason) { "true" } else { "false" };
+    let labels = [("reason_code", reason), ("hint_used", hint_used)];
+    let calls = metrics.sum("inferencecache_lookup_route_calls_total", &labels);
+    let of_detail = match reason {
+        "NO_HINT" => metrics.sum("warmroute_no_hint_total", &[("detail", detail)]),
+        "AFFINITY_HINT" => metrics.sum("warmroute_affinity_hint_total", &[("detail", detail)]),
+        _ => calls,
+    };
+    [calls, of_detail]
 }
 
 // === impl Case ===

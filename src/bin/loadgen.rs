@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 use warmroute::native::load::demo;
 
 /// Load on a local stack of Envoy, hub and fake engines.
@@ -26,10 +27,11 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let Command::Demo { keep } = Arguments::parse().command;
-    // Ctrl-C ends the demo from within, so that the stack's processes and files go with it.
+    // A signal ends the demo from within, so that the stack's processes and files go with it.
     let result = tokio::select! {
         result = demo::run(keep) => result,
         _ = tokio::signal::ctrl_c() => return if keep { ExitCode::SUCCESS } else { ExitCode::from(130) },
+        () = terminated() => return ExitCode::from(143),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -37,5 +39,13 @@ async fn main() -> ExitCode {
             eprintln!("loadgen: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Waits for SIGTERM; for ever where it cannot be waited for.
+async fn terminated() {
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => drop(terminate.recv().await),
+        Err(_) => std::future::pending().await,
     }
 }

@@ -38,6 +38,8 @@ impl EventFilter {
                 self.members.remove(replica);
             }
             Observation::Cleared { replica } => self.replica(Type::AllCleared, *replica, now_ms, events),
+            // A load that was forgotten is no news of the replica: `ALL_CLEARED` is.
+            Observation::Stats { stats, .. } if stats.reported_ms == 0 => {}
             Observation::Stats { replica, stats } => {
                 self.replica(Type::ReplicaUpdated, *replica, stats.reported_ms, events);
             }
@@ -139,6 +141,7 @@ mod tests {
             },
             Observation::ReplicaComplete { replica: A },
             Observation::Stats { replica: A, stats: ReplicaStats { reported_ms: 8, ..ReplicaStats::default() } },
+            Observation::Stats { replica: A, stats: ReplicaStats::default() },
             Observation::Removed { replica: A, scope: SCOPE, keys: vec![BlockKey::Hash64(1)] },
             up(ReplicaSlot(2)),
             Observation::Cleared { replica: ReplicaSlot(2) },

@@ -34,7 +34,7 @@ pub struct Index {
     pairs: u64,
     /// What of the holdings counts: ended generations do not, at once.
     live: Live,
-    /// Scopes of blocks that came before the scope's name; in a replay they can.
+    /// Scopes of blocks that have no name: it has gone, or in a replay is yet to come. Until the last block has gone.
     unnamed: HashSet<ScopeSlot>,
     sweep_next: usize,
 }
@@ -312,8 +312,8 @@ impl Index {
             return;
         }
         self.pairs = self.pairs.saturating_sub(1);
-        if change == Change::Block {
-            take_one(&mut self.keys, scope);
+        if change == Change::Block && take_one(&mut self.keys, scope) {
+            self.unnamed.remove(&scope);
         }
         let Some(scopes) = self.holdings.get_mut(&replica) else { return };
         if take_one(scopes, scope) && self.dictionary.complete_replica(replica).is_some() {

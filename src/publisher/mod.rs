@@ -20,15 +20,16 @@ pub mod message;
 mod policies;
 mod report;
 mod reported;
+mod scopes;
 mod sweep;
 mod track;
 
 use std::collections::BTreeMap;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use crate::index::Index;
-use crate::observation::{Member, Observation};
+use crate::observation::{Member, Observation, ScopeSlot};
 use crate::routing::policy::Policies;
 
 pub use counts::{CacheState, Counts, ReplicaState};
@@ -53,7 +54,7 @@ pub struct PublisherLimits {
     pub future_tolerance_ms: u64,
     /// The most members that are reported at a time.
     pub max_members: usize,
-    /// The most scopes that reports can make, and the most that followed replicas can; none is ever given up.
+    /// The most scopes of a time that reports can make, and the most that followed replicas can.
     pub max_scopes: usize,
 }
 
@@ -69,8 +70,10 @@ pub struct Publisher {
     changes: Vec<Observation>,
     last_replica: u32,
     last_scope: u32,
-    /// How many of the scopes reports made.
-    reported_scopes: usize,
+    /// The scopes that reports made.
+    reported_scopes: HashSet<ScopeSlot>,
+    /// What keeps scopes although the index holds nothing in them.
+    expired: scopes::Expired,
     /// Members that producers report.
     members: HashMap<Member, Reported>,
     /// Where members are reached, as far as it was said.
@@ -125,7 +128,8 @@ impl Publisher {
             changes: Vec::new(),
             last_replica: 0,
             last_scope: 0,
-            reported_scopes: 0,
+            reported_scopes: HashSet::new(),
+            expired: scopes::Expired::default(),
             members: HashMap::new(),
             addresses: HashMap::new(),
             entries,

@@ -1,7 +1,8 @@
 //! What goes by age.
 //!
 //! A block goes when it was last reported its tenant's `evictionTTL` ago or longer, statistics when the replica was last
-//! said to live that long ago, a reported replica when nothing of it is left. A sweep can be made in steps.
+//! said to live that long ago, a reported replica when nothing of it is left, a scope when nothing is held in it. A sweep
+//! can be made in steps.
 
 use super::Publisher;
 use super::entries::ReplicaName;
@@ -38,6 +39,7 @@ impl Publisher {
             let limited: Vec<String> = self.entries.tenants_with_quota().map(str::to_owned).collect();
             limited.iter().for_each(|tenant_id| self.enforce_quota(tenant_id));
             self.enforce_cap();
+            self.sweep_scopes();
         }
     }
 
@@ -47,6 +49,9 @@ impl Publisher {
         let replica = ReplicaName { replica_id: std::sync::Arc::clone(&known.replica_id), slot: replica };
         self.remove(&replica, &scope, &key);
         self.count_eviction(&scope.scope.tenant_id, Cause::Ttl);
+        if !self.entries.reported.contains(&replica.slot) {
+            self.expired.add(scope.slot, replica.slot, key);
+        }
     }
 
     fn sweep_members(&mut self, now_ms: u64) {

@@ -4,6 +4,7 @@ mod evicted;
 mod followed;
 mod oracle;
 mod reported;
+mod scopes;
 
 use super::message::{CacheEvent, CacheStateUpdate, EventKind, PrefixEntry, ReportedStats};
 use super::*;

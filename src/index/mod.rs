@@ -179,6 +179,15 @@ impl Index {
         pairs.map(|(scope, key, _)| (scope, key.clone())).collect()
     }
 
+    /// The blocks in a shard that a generation holds, by scope and key.
+    pub fn blocks_in(&self, shard: usize, replica: ReplicaSlot) -> Vec<(ScopeSlot, BlockKey)> {
+        let shard = self.shards.get(shard).filter(|_| self.holdings.contains_key(&replica));
+        let pairs = shard.into_iter().flat_map(|shard| shard.pairs(|_, holder| holder.replica == replica));
+        let mut blocks: Vec<(ScopeSlot, BlockKey)> = pairs.map(|(scope, key, _)| (scope, key.clone())).collect();
+        blocks.sort_unstable();
+        blocks
+    }
+
     /// A block's holders, sorted by replica; ended generations until the sweep.
     pub fn holders(&self, scope: ScopeSlot, key: &BlockKey) -> &[Holder] {
         self.shards.get(self.shard_of(scope, key)).map_or(&[], |shard| shard.holders(scope, key))

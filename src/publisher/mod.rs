@@ -17,6 +17,7 @@ mod event;
 mod evict;
 mod follow;
 pub mod message;
+mod pieces;
 mod policies;
 mod report;
 mod reported;
@@ -24,7 +25,7 @@ mod scopes;
 mod sweep;
 mod track;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::{HashMap, HashSet};
 
@@ -76,6 +77,8 @@ pub struct Publisher {
     expired: scopes::Expired,
     /// Members that producers report.
     members: HashMap<Member, Reported>,
+    /// Members that were cleared since the last sweep: they may well live, and give way to others.
+    cleared: BTreeSet<Member>,
     /// Where members are reached, as far as it was said.
     addresses: HashMap<Member, String>,
     /// What producers reported, in the orders in which it goes.
@@ -131,6 +134,7 @@ impl Publisher {
             reported_scopes: HashSet::new(),
             expired: scopes::Expired::default(),
             members: HashMap::new(),
+            cleared: BTreeSet::new(),
             addresses: HashMap::new(),
             entries,
             dropped: Dropped::default(),

@@ -3,6 +3,7 @@
 mod evicted;
 mod followed;
 mod oracle;
+mod pieces;
 mod reported;
 mod scopes;
 

@@ -31,6 +31,9 @@ impl EventFilter {
             Observation::Scope { slot, scope } => {
                 self.scopes.insert(*slot, scope.clone());
             }
+            Observation::ScopeGone { slot } => {
+                self.scopes.remove(slot);
+            }
             Observation::ReplicaUp { replica, member, .. } => self.up(*replica, member, now_ms, events),
             Observation::ReplicaComplete { replica } => self.replica(Type::ReplicaUpdated, *replica, now_ms, events),
             Observation::ReplicaGone { replica } => {

@@ -5,14 +5,15 @@ use std::time::Duration;
 use prost::Message;
 use tokio::time::{Instant, sleep, timeout};
 use warmroute::native::hub::Hub;
+use warmroute::native::hub::contract::messages::v1alpha1::cache_event::Type;
 use warmroute::native::hub::contract::messages::v1alpha1::{
     CacheStateUpdate, GetCacheStateRequest, LookupRouteRequest, LookupRouteResponse, PrefixEntry,
 };
 use warmroute::routing::policy::{Policies, Policy};
 
 use crate::client::{
-    Client, connect, framed, hub, hub_with_tokenizer, ids, look_up, plain, raw_call, report, request, request_for,
-    update,
+    Client, connect, framed, hub, hub_with_tokenizer, ids, look_up, plain, publish, raw_call, report, request,
+    request_for, update,
 };
 use crate::hub_support::get;
 
@@ -55,7 +56,7 @@ async fn a_long_chain_holds_up_nobody() {
     hub.set_policies(plain());
     let mut client = connect(&hub).await;
     report(&mut client, vec![update("b", &[b"p"])]).await;
-    let chain = long_chain(600_000);
+    let chain = long_chain(300_000);
     let reported = CacheStateUpdate {
         prefixes: vec![PrefixEntry {
             block_hashes: chain.block_hashes.clone(),
@@ -65,14 +66,23 @@ async fn a_long_chain_holds_up_nobody() {
         ..update("a", &[])
     };
     let mut busy = connect(&hub).await;
+    let mut clearing = busy.clone();
     let work = tokio::spawn(async move {
         assert!(report(&mut busy, vec![reported]).await.accepted);
         let answer = look_up(&mut busy, chain).await;
-        assert_eq!((ids(&answer), answer.replica_scores[0].matched_tokens), (vec!["a"], 2_400_000));
+        assert_eq!((ids(&answer), answer.replica_scores[0].matched_tokens), (vec!["a"], 1_200_000));
     });
     let slowest = slowest_until(&hub, &mut client, &work).await;
     work.await.unwrap();
-    assert_eq!(held(&mut client).await, 600_001);
+    assert!(slowest < PATIENCE, "somebody waited for {slowest:?}");
+    assert_eq!(held(&mut client).await, 300_001);
+
+    let work = tokio::spawn(async move {
+        assert!(publish(&mut clearing, Type::AllCleared, "a", b"").await.accepted);
+    });
+    let slowest = slowest_until(&hub, &mut client, &work).await;
+    work.await.unwrap();
+    assert_eq!(held(&mut client).await, 1);
     assert!(slowest < PATIENCE, "somebody waited for {slowest:?}");
     hub.shutdown().await;
 }

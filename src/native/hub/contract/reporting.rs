@@ -16,12 +16,15 @@ use super::messages::v1alpha1::{self, Ack};
 use super::messages::{reported_event, reported_update};
 use crate::native::hub::clock::unix_ms;
 use crate::native::hub::state::HubState;
-use crate::observation::{MAX_KEY_BYTES, Member};
-use crate::publisher::Dropped;
-use crate::publisher::message::{self, CacheStateUpdate, EventKind, PrefixEntry};
+use crate::observation::Member;
+use crate::publisher::message::{self, CacheStateUpdate, EventKind};
+use crate::publisher::{Dropped, Publisher};
 
 /// How many blocks are taken in without a pause.
 const PIECE_BLOCKS: usize = 512;
+
+/// How many blocks of a member are cleared without a pause.
+const MAX_CLEARED_BLOCKS: u64 = 4_096;
 
 /// Takes in what producers say.
 pub struct Reports {
@@ -109,7 +112,25 @@ impl Reports {
 
 /// Takes in one event.
 async fn take_event(state: &HubState, event: &message::CacheEvent) -> Dropped {
-    state.change(|publisher| publisher.event(event, unix_ms()))
+    let now_ms = unix_ms();
+    if let Some(member) = state.read(|publisher| publisher.cleared_by(event, now_ms)) {
+        // Most of what it holds goes in pieces, so that others get their turn between any two. The rest goes at once:
+        // whoever follows is told that all was cleared.
+        let mut step = 0;
+        while state.read(|publisher| held_by(publisher, &member)) > MAX_CLEARED_BLOCKS
+            && state.change(|publisher| publisher.clear_step(&member, step))
+        {
+            step += 1;
+            yield_now().await;
+        }
+    }
+    state.change(|publisher| publisher.event(event, now_ms))
+}
+
+/// How many blocks a member holds.
+fn held_by(publisher: &Publisher, member: &Member) -> u64 {
+    let index = publisher.index();
+    index.dictionary().generations(member).map(|replica| index.pairs_of(replica)).sum()
 }
 
 /// Says where a member is reached. What answers elsewhere than before is another process, which holds nothing yet.
@@ -130,66 +151,10 @@ async fn set_address(state: &HubState, member: &Member, address: &str) {
     state.change(|publisher| publisher.set_address(member, address));
 }
 
-/// How much the update says, and the update in pieces.
+/// How much the update says, and the update in pieces: lookups and streams get their turn between any two.
 fn in_pieces(update: v1alpha1::CacheStateUpdate) -> (u64, Vec<CacheStateUpdate>) {
     let update = reported_update(update);
-    (update.offered(), pieces(update))
-}
-
-/// The update in pieces, its statistics in the last: lookups and streams get their turn between any two.
-fn pieces(mut update: CacheStateUpdate) -> Vec<CacheStateUpdate> {
-    let prefixes = std::mem::take(&mut update.prefixes);
-    let mut prefixes = prefixes.into_iter().flat_map(short_entries).peekable();
-    let mut pieces = Vec::new();
-    loop {
-        let mut piece = CacheStateUpdate { stats: None, ..update.clone() };
-        let mut blocks = 0;
-        while blocks < PIECE_BLOCKS
-            && let Some(entry) = prefixes.next()
-        {
-            blocks += entry.block_hashes.len().max(1);
-            piece.prefixes.push(entry);
-        }
-        if prefixes.peek().is_none() {
-            piece.stats = update.stats;
-            pieces.push(piece);
-            return pieces;
-        }
-        pieces.push(piece);
-    }
-}
-
-/// Entries that say the same as `entry`, and none of them takes long. A block of a chain is a prefix by its own hash, with
-/// the tokens up to it; where the chain stops making sense, what is left of it remains one entry, to be dropped as such.
-fn short_entries(entry: PrefixEntry) -> Vec<PrefixEntry> {
-    if entry.block_hashes.len() <= PIECE_BLOCKS || entry.block_hashes.len() != entry.block_token_counts.len() {
-        return vec![entry];
-    }
-    let PrefixEntry { prefix_hash, token_count, block_hashes, block_token_counts, tier, adapter_id } = entry;
-    let same = || PrefixEntry { tier, adapter_id: adapter_id.clone(), ..PrefixEntry::default() };
-    let mut entries = Vec::with_capacity(block_hashes.len() + 1);
-    let mut tokens = 0_i32;
-    let mut blocks = block_hashes.into_iter().zip(block_token_counts);
-    for (hash, count) in blocks.by_ref() {
-        let sum = tokens.checked_add(count).filter(|_| count > 0);
-        match sum {
-            Some(sum) if !hash.is_empty() && hash.len() <= MAX_KEY_BYTES => {
-                tokens = sum;
-                entries.push(PrefixEntry { prefix_hash: hash, token_count: sum, ..same() });
-            }
-            _ => {
-                // A sum that is no int32 is dropped for the same reason as a count below 1.
-                let first = (hash, if sum.is_some() { count } else { 0 });
-                let (block_hashes, block_token_counts) = std::iter::once(first).chain(blocks).unzip();
-                entries.push(PrefixEntry { block_hashes, block_token_counts, ..same() });
-                break;
-            }
-        }
-    }
-    if !prefix_hash.is_empty() {
-        entries.push(PrefixEntry { prefix_hash, token_count, ..same() });
-    }
-    entries
+    (update.offered(), update.into_pieces(PIECE_BLOCKS))
 }
 
 // === impl Outcome ===
@@ -206,93 +171,8 @@ impl Outcome {
 mod tests {
     use super::*;
     use crate::native::hub::followed::Followed;
-    use crate::publisher::message::ReportedStats;
-    use crate::publisher::{Publisher, PublisherLimits};
-
-    fn update(entries: usize, chain: usize) -> CacheStateUpdate {
-        let entry = |at: usize| PrefixEntry {
-            token_count: at as i32,
-            block_hashes: vec![vec![1]; chain],
-            ..PrefixEntry::default()
-        };
-        CacheStateUpdate {
-            replica_id: "a".into(),
-            prefixes: (0..entries).map(entry).collect(),
-            stats: Some(ReportedStats::default()),
-            ..CacheStateUpdate::default()
-        }
-    }
-
-    #[test]
-    fn a_long_update_comes_in_pieces_that_say_the_same() {
-        for (entries, chain, expected) in
-            [(0, 0, 1), (PIECE_BLOCKS, 1, 1), (PIECE_BLOCKS + 1, 0, 2), (5, PIECE_BLOCKS, 5), (4_000, 3, 24)]
-        {
-            let whole = update(entries, chain);
-            let pieces = pieces(whole.clone());
-            assert_eq!(pieces.len(), expected, "{entries} entries of {chain}");
-            assert_eq!(pieces.iter().map(CacheStateUpdate::offered).sum::<u64>(), whole.offered());
-            assert!(pieces.iter().all(|piece| piece.replica_id == "a"));
-            let (last, others) = pieces.split_last().unwrap();
-            assert!(last.stats.is_some() && others.iter().all(|piece| piece.stats.is_none()));
-            let prefixes: Vec<PrefixEntry> = pieces.into_iter().flat_map(|piece| piece.prefixes).collect();
-            assert_eq!(prefixes, whole.prefixes);
-        }
-    }
-
-    #[test]
-    fn a_long_chain_in_pieces_is_taken_and_dropped_as_in_one() {
-        let length = 3 * PIECE_BLOCKS + 7;
-        let chain = PrefixEntry {
-            block_hashes: (0..length as u64).map(|at| at.to_be_bytes().to_vec()).collect(),
-            block_token_counts: vec![4; length],
-            tier: 2,
-            ..PrefixEntry::default()
-        };
-        let with = |change: &dyn Fn(&mut PrefixEntry)| {
-            let mut entry = chain.clone();
-            change(&mut entry);
-            entry
-        };
-        for (name, entry) in [
-            ("whole", chain.clone()),
-            ("and prefix", with(&|entry| (entry.prefix_hash, entry.token_count) = (b"p".to_vec(), 9))),
-            ("lopsided", with(&|entry| entry.block_token_counts.truncate(PIECE_BLOCKS))),
-            ("no hash", with(&|entry| entry.block_hashes[700].clear())),
-            ("long hash", with(&|entry| entry.block_hashes[701] = vec![1; 300])),
-            ("no tokens", with(&|entry| entry.block_token_counts[702] = 0)),
-            ("below zero", with(&|entry| entry.block_token_counts[0] = -3)),
-            ("too many tokens", with(&|entry| entry.block_token_counts[703] = i32::MAX)),
-            ("bad prefix", with(&|entry| (entry.prefix_hash, entry.token_count) = (b"p".to_vec(), -1))),
-        ] {
-            let whole = CacheStateUpdate {
-                model_id: "m".into(),
-                tenant_id: "t".into(),
-                hash_scheme: "s".into(),
-                prefixes: vec![entry],
-                ..update(0, 0)
-            };
-            let taken = |updates: Vec<CacheStateUpdate>| {
-                let mut publisher = Publisher::new(PublisherLimits::default());
-                let mut dropped = Dropped::default();
-                let now_ms = 1_700_000_000_000;
-                updates.iter().for_each(|update| dropped += publisher.report(update, now_ms));
-                let held = publisher.index().blocks_of(publisher.reported()[0].0);
-                let mut held: Vec<_> = held
-                    .into_iter()
-                    .map(|(scope, key)| {
-                        let holder = *publisher.index().holder(scope, &key, publisher.reported()[0].0).unwrap();
-                        (format!("{key:?}"), holder.token_count, holder.tier)
-                    })
-                    .collect();
-                held.sort();
-                (dropped.reasons().collect::<Vec<_>>(), held)
-            };
-            let pieces = pieces(whole.clone());
-            assert!(name == "lopsided" || pieces.len() > 1, "{name}");
-            assert_eq!(taken(pieces), taken(vec![whole]), "{name}");
-        }
-    }
+    use crate::publisher::PublisherLimits;
+    use crate::publisher::message::PrefixEntry;
 
     #[tokio::test]
     async fn what_is_reached_elsewhere_holds_nothing_yet() {

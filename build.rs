@@ -26,6 +26,9 @@ fn services() -> Result<(), Box<dyn Error>> {
     compiler.open_files(["warmroute/v1/observation.proto", "inferencecache/v1alpha1/inferencecache.proto"])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
-    tonic_prost_build::configure().bytes(".").compile_fds(compiler.file_descriptor_set())?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .codec_path("crate::native::hub::contract::codec::MessageCodec")
+        .compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }

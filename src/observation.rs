@@ -90,6 +90,11 @@ pub enum Observation {
         /// What it stands for.
         scope: Scope,
     },
+    /// Nothing is held under `slot` any more, and it is not used again.
+    ScopeGone {
+        /// The number.
+        slot: ScopeSlot,
+    },
     /// `replica` stands for a new generation of what `replica_id` holds for one tenant and model; it counts from its
     /// [`Observation::ReplicaComplete`].
     ReplicaUp {

@@ -160,6 +160,7 @@ pub fn fact_to_proto(observation: &Observation) -> v1::Fact {
             hash_scheme: scope.hash_scheme.clone(),
             adapter_id: scope.adapter_id.clone(),
         }),
+        Observation::ScopeGone { slot } => Kind::ScopeGone(v1::ScopeGone { scope: slot.0 }),
         Observation::ReplicaUp { replica, member, address } => Kind::ReplicaUp(v1::ReplicaUp {
             replica: replica.0,
             replica_id: member.replica_id.clone(),
@@ -222,6 +223,7 @@ pub fn fact_from_proto(fact: v1::Fact) -> Result<Observation, Malformed> {
                 adapter_id: scope.adapter_id,
             },
         },
+        Kind::ScopeGone(gone) => Observation::ScopeGone { slot: ScopeSlot(gone.scope) },
         Kind::ReplicaUp(up) => {
             if up.replica_id.is_empty() {
                 return Err(Malformed::Field { field: "replica_id", problem: "is empty" });
@@ -414,6 +416,7 @@ mod tests {
         let wide = BlockKey::from_bytes(&[1; 32]).unwrap();
         let message = delta(vec![
             Observation::Scope { slot: ScopeSlot(3), scope },
+            Observation::ScopeGone { slot: ScopeSlot(2) },
             Observation::ReplicaUp {
                 replica: ReplicaSlot(1),
                 member: Member::new("t", "m", "r"),

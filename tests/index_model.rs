@@ -36,7 +36,10 @@ const SHARDS: u32 = 4;
 const BLOCK: u32 = 16;
 const TTL_MS: u64 = 1_000;
 const START_MS: u64 = 1_700_000_000_000;
+/// Scopes under different names.
 const SCOPES: u32 = 4;
+/// No history gives a scope a higher number.
+const LAST_SCOPE: u32 = OPERATIONS as u32;
 
 /// One step of a history. Numbers are concrete, so that any of them can be left out.
 #[derive(Clone, Debug)]
@@ -67,6 +70,7 @@ enum Defect {
     RemovedIgnored,
     ClearedIgnored,
     GoneIgnored,
+    ScopeGoneIgnored,
     ExpiryIgnored,
     /// The log is replayed from the newest page instead of the oldest.
     ReplayCut,
@@ -120,6 +124,7 @@ impl Subject {
             Observation::Removed { .. } => self.defect == Defect::RemovedIgnored,
             Observation::Cleared { .. } => self.defect == Defect::ClearedIgnored,
             Observation::ReplicaGone { .. } => self.defect == Defect::GoneIgnored,
+            Observation::ScopeGone { .. } => self.defect == Defect::ScopeGoneIgnored,
             _ => false,
         };
         if !lost {
@@ -231,7 +236,7 @@ fn look(reference: &Reference, subject: &Subject, request: &Request, policy: &Po
 
 /// Who serves what and who is up, under the names that histories use and one that they do not.
 fn agree_on_names(reference: &Reference, index: &Index) -> Result<(), String> {
-    for slot in (1..=SCOPES).map(ScopeSlot) {
+    for slot in (1..=LAST_SCOPE).map(ScopeSlot) {
         let (found, expected) = (index.keys_of(slot), reference.keys(slot));
         if found != expected {
             let problem = if found > expected { "overcount" } else { "undercount" };
@@ -375,12 +380,22 @@ struct Storyteller {
     random: Random,
     now_ms: u64,
     next_replica: u32,
+    next_scope: u32,
+    /// The numbers of the scopes, by name.
+    scopes: [u32; SCOPES as usize],
     /// Generations that were announced, with whether they have ended.
     live: Vec<u32>,
 }
 
 fn history(seed: u64) -> Vec<Operation> {
-    let mut teller = Storyteller { random: Random(seed), now_ms: START_MS, next_replica: 1, live: Vec::new() };
+    let mut teller = Storyteller {
+        random: Random(seed),
+        now_ms: START_MS,
+        next_replica: 1,
+        next_scope: SCOPES + 1,
+        scopes: [1, 2, 3, 4],
+        live: Vec::new(),
+    };
     let scopes =
         (1..=SCOPES).map(|slot| Operation::Observe(Observation::Scope { slot: ScopeSlot(slot), scope: scope(slot) }));
     let mut history: Vec<Operation> = scopes.collect();
@@ -418,7 +433,8 @@ impl Storyteller {
             45..57 => self.remove(out),
             57..60 => self.with_replica(out, |replica| Observation::Cleared { replica }),
             60..62 => self.with_replica(out, |replica| Observation::ReplicaGone { replica }),
-            62..66 => self.with_replica(out, |replica| Observation::ReplicaComplete { replica }),
+            62 => self.end_scope(out),
+            63..66 => self.with_replica(out, |replica| Observation::ReplicaComplete { replica }),
             66..69 => self.report(out),
             69..75 => {
                 let ms = self.random.pick(&[1, 20, 100, 300, 700]);
@@ -462,8 +478,26 @@ impl Storyteller {
         }
     }
 
+    /// The name of a scope, as [`scope`] takes it.
+    fn scope_name(&mut self) -> u32 {
+        self.random.pick(&[1, 1, 1, 1, 1, 1, 2, 3, 4])
+    }
+
     fn scope(&mut self) -> ScopeSlot {
-        ScopeSlot(self.random.pick(&[1, 1, 1, 1, 1, 1, 2, 3, 4]))
+        let name = self.scope_name();
+        ScopeSlot(self.scopes[name as usize - 1])
+    }
+
+    /// A scope goes; most often the same one gets a new number.
+    fn end_scope(&mut self, out: &mut Vec<Operation>) {
+        let name = self.scope_name();
+        let slot = &mut self.scopes[name as usize - 1];
+        out.push(Operation::Observe(Observation::ScopeGone { slot: ScopeSlot(*slot) }));
+        if self.random.below(4) > 0 {
+            *slot = self.next_scope;
+            self.next_scope += 1;
+            out.push(Operation::Observe(Observation::Scope { slot: ScopeSlot(*slot), scope: scope(name) }));
+        }
     }
 
     fn store(&mut self, out: &mut Vec<Operation>) {
@@ -504,7 +538,7 @@ impl Storyteller {
             ),
         };
         let request = Request {
-            scope: scope(self.scope().0),
+            scope: scope(self.scope_name()),
             chain,
             effective_tokens: length as i64 * i64::from(BLOCK),
             slo_ttft_ms: self.random.pick(&[None, None, Some(0), Some(100), Some(200)]),
@@ -585,6 +619,7 @@ fn every_planted_defect_is_found_and_shrinks() {
         Defect::RemovedIgnored,
         Defect::ClearedIgnored,
         Defect::GoneIgnored,
+        Defect::ScopeGoneIgnored,
         Defect::ExpiryIgnored,
         Defect::ReplayCut,
         Defect::PageDatedAhead,

@@ -4,9 +4,13 @@
 //! that is announced or cleared gets a new number: what it held before then ends at once, whatever of it is still in
 //! pages. A batch is what one stream message said; the position it reaches becomes true when it is committed.
 
+mod unused;
+
 use std::collections::{BTreeSet, VecDeque};
 
 use hashbrown::{HashMap, HashSet};
+
+use unused::UnusedScopes;
 
 use crate::host::StreamToken;
 use crate::index::Index;
@@ -15,8 +19,8 @@ use crate::observation::{
     BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StreamBody, StreamMessage,
 };
 
-/// Scopes a log may name in its life.
-const MAX_SCOPES: usize = 65_536;
+/// Scopes a log may name at a time: as many as a hub does at its defaults, reported and followed.
+const MAX_SCOPES: usize = 131_072;
 /// Tenants with a policy that a log may hold.
 const MAX_POLICIES: usize = 4_096;
 /// Bytes that a record takes beside its keys, about.
@@ -27,9 +31,11 @@ const BLOCK_BYTES: usize = 4;
 /// What came over the stream and is not committed yet.
 #[derive(Debug)]
 pub struct Ingest {
-    /// By the hub's number; none for a scope that the log has no room for.
-    scopes: HashMap<ScopeSlot, Option<ScopeSlot>>,
+    /// By the hub's number.
+    scopes: HashMap<ScopeSlot, PublishedScope>,
     names: HashMap<Scope, ScopeSlot>,
+    /// The scopes in `names` that the hub does not name.
+    unused: UnusedScopes,
     replicas: HashMap<ReplicaSlot, Published>,
     next_scope: u32,
     next_replica: u32,
@@ -45,6 +51,8 @@ pub struct Ingest {
     /// When the state was last known to be the hub's, Unix time in ms.
     confirmed_ms: u64,
     batches: VecDeque<Batch>,
+    /// Batches taken so far.
+    taken: u64,
     queued_bytes: usize,
     queued_pairs: u64,
     max_pairs: u64,
@@ -113,6 +121,14 @@ struct Before {
     policies: BTreeSet<Option<String>>,
 }
 
+/// What a scope of the hub's is in the log.
+#[derive(Debug)]
+enum PublishedScope {
+    Named(ScopeSlot),
+    /// The log had no room for it when it was announced.
+    Refused(Scope),
+}
+
 /// A replica of the hub's, and the log's number for its present generation.
 #[derive(Debug)]
 struct Published {
@@ -131,10 +147,14 @@ impl Ingest {
     /// generation whose successor is not complete after `replace_within_ms` ends without it.
     pub fn new(head: &Head, index: &Index, max_pairs: u64, replace_within_ms: u64) -> Ingest {
         let dictionary = index.dictionary();
-        let names = dictionary.scopes().map(|(slot, scope)| (scope.clone(), slot)).collect();
+        let names: HashMap<Scope, ScopeSlot> = dictionary.scopes().map(|(slot, scope)| (scope.clone(), slot)).collect();
+        let named: HashSet<ScopeSlot> = dictionary.published_scopes().map(|(_, slot)| slot).collect();
+        let mut unused = UnusedScopes::default();
+        names.values().filter(|slot| !named.contains(*slot)).for_each(|slot| unused.add(*slot, 0));
         let mut ingest = Ingest {
             scopes: HashMap::new(),
             names,
+            unused,
             replicas: HashMap::new(),
             next_scope: head.next_scope,
             next_replica: head.next_replica,
@@ -145,6 +165,7 @@ impl Ingest {
             replace_within_ms,
             confirmed_ms: head.heard_ms,
             batches: VecDeque::new(),
+            taken: 0,
             queued_bytes: 0,
             queued_pairs: 0,
             max_pairs,
@@ -152,7 +173,10 @@ impl Ingest {
         };
         if head.hub_epoch != 0 {
             ingest.position = Some(Position { epoch: head.hub_epoch, sequence: head.hub_sequence });
-            ingest.scopes = dictionary.published_scopes().map(|(published, slot)| (published, Some(slot))).collect();
+            ingest.scopes = dictionary
+                .published_scopes()
+                .map(|(published, slot)| (published, PublishedScope::Named(slot)))
+                .collect();
             ingest.replicas = dictionary
                 .published_replicas()
                 .filter_map(|(published, slot)| Some((published, Published::of(slot, index)?)))
@@ -189,6 +213,7 @@ impl Ingest {
     /// Takes batches of together at most `max_bytes`, but at least one, for one commit.
     pub fn take_batch(&mut self, max_bytes: usize) -> Option<Batch> {
         let mut taken = self.batches.pop_front()?;
+        self.taken += 1;
         let mut bytes = bytes_of(&taken.records);
         while let Some(next) = self.batches.front() {
             bytes += bytes_of(&next.records);
@@ -196,6 +221,7 @@ impl Ingest {
                 break;
             }
             let Some(next) = self.batches.pop_front() else { break };
+            self.taken += 1;
             taken.records.extend(next.records);
             taken.position = next.position;
             taken.number = next.number;
@@ -226,6 +252,7 @@ impl Ingest {
             StreamBody::ResetComplete => {
                 let before = self.resetting.take().ok_or(Violation::OutOfPlace)?;
                 self.position = Some(here);
+                self.find_unused_scopes();
                 self.end_what_is_not_announced_again(before)
             }
             StreamBody::Resumed => {
@@ -250,6 +277,7 @@ impl Ingest {
             self.confirmed_ms = heard.at_ms;
         }
         self.end_what_waits_too_long(heard.at_ms, &mut records);
+        self.end_unused_scopes(index, &mut records);
         self.queue(records, message.number, heard);
         Ok(())
     }
@@ -306,6 +334,8 @@ impl Ingest {
         before.policies.append(&mut self.policies);
         self.resetting = Some(before);
         self.position = None;
+        // Which are unused is seen when the reset is complete.
+        self.unused = UnusedScopes::default();
         self.scopes.clear();
         self.replicas.clear();
     }
@@ -350,6 +380,7 @@ impl Ingest {
     ) -> Result<(), Violation> {
         match observation {
             Observation::Scope { slot: published, scope } => self.scope(published, scope, out),
+            Observation::ScopeGone { slot } => self.scope_gone(slot),
             Observation::ReplicaUp { replica: published, member, address } => {
                 self.replica_up(published, member, address, None, now_ms, out);
             }
@@ -373,13 +404,13 @@ impl Ingest {
             }
             Observation::Removed { replica, scope, keys } => {
                 let replica = self.known(replica)?.slot;
-                if let Some(scope) = self.known_scope(scope)? {
+                if let Some(scope) = self.known_scope(scope, out)? {
                     out.push(Observation::Removed { replica, scope, keys });
                 }
             }
             Observation::Stored { replica, scope, tier, last_seen_ms, mut blocks } => {
                 let replica = self.known(replica)?.slot;
-                let Some(scope) = self.known_scope(scope)? else {
+                let Some(scope) = self.known_scope(scope, out)? else {
                     self.refused.scopes += blocks.len() as u64;
                     return Ok(());
                 };
@@ -413,7 +444,7 @@ impl Ingest {
         let slot = match self.names.get(&scope) {
             Some(slot) => *slot,
             None if self.names.len() >= MAX_SCOPES => {
-                self.scopes.insert(published, None);
+                self.scopes.insert(published, PublishedScope::Refused(scope));
                 return;
             }
             None => {
@@ -424,7 +455,8 @@ impl Ingest {
                 slot
             }
         };
-        self.scopes.insert(published, Some(slot));
+        self.unused.remove(slot);
+        self.scopes.insert(published, PublishedScope::Named(slot));
         out.push(Observation::PublishedScope { slot, published });
     }
 
@@ -454,8 +486,22 @@ impl Ingest {
         self.replicas.get(&replica).ok_or(Violation::UnknownNumber)
     }
 
-    fn known_scope(&self, scope: ScopeSlot) -> Result<Option<ScopeSlot>, Violation> {
-        self.scopes.get(&scope).copied().ok_or(Violation::UnknownNumber)
+    /// The log's number of a scope; none if there is still no room for it.
+    fn known_scope(
+        &mut self,
+        published: ScopeSlot,
+        out: &mut Vec<Observation>,
+    ) -> Result<Option<ScopeSlot>, Violation> {
+        if let PublishedScope::Refused(scope) = self.scopes.get(&published).ok_or(Violation::UnknownNumber)?
+            && self.names.len() < MAX_SCOPES
+        {
+            let scope = scope.clone();
+            self.scope(published, scope, out);
+        }
+        match self.scopes.get(&published) {
+            Some(PublishedScope::Named(slot)) => Ok(Some(*slot)),
+            _ => Ok(None),
+        }
     }
 }
 

@@ -41,8 +41,8 @@ pub struct Replica {
 pub struct Dictionary {
     scopes: HashMap<ScopeSlot, KnownScope>,
     by_scope: HashMap<Arc<Scope>, ScopeSlot>,
-    /// The models that an adapter was seen with, by tenant and adapter.
-    adapters: HashMap<String, HashMap<String, BTreeSet<String>>>,
+    /// The models that an adapter has scopes of, with how many, by tenant and adapter.
+    adapters: HashMap<String, HashMap<String, BTreeMap<String, u32>>>,
     replicas: HashMap<ReplicaSlot, Replica>,
     generations: HashMap<Member, BTreeSet<ReplicaSlot>>,
     /// The generations that count, by tenant and model.
@@ -76,6 +76,7 @@ impl Dictionary {
     pub fn apply(&mut self, observation: &Observation) -> Turn {
         match observation {
             Observation::Scope { slot, scope } => self.add_scope(*slot, scope),
+            Observation::ScopeGone { slot } => self.remove_scope(*slot),
             Observation::ReplicaUp { replica, member, address } => return self.up(*replica, member, address),
             Observation::ReplicaComplete { replica } => return self.complete(*replica),
             Observation::ReplicaGone { replica } => return self.gone(*replica),
@@ -142,7 +143,7 @@ impl Dictionary {
     /// The base models that have a scope of this adapter for this tenant.
     pub fn models_of_adapter(&self, tenant_id: &str, adapter_id: &str) -> impl Iterator<Item = &str> {
         let models = self.adapters.get(tenant_id).and_then(|adapters| adapters.get(adapter_id));
-        models.into_iter().flatten().map(String::as_str)
+        models.into_iter().flat_map(BTreeMap::keys).map(String::as_str)
     }
 
     /// The generations of a member that have not ended, oldest first.
@@ -215,18 +216,45 @@ impl Dictionary {
     }
 
     fn add_scope(&mut self, slot: ScopeSlot, scope: &Scope) {
+        self.remove_scope(slot);
         let name = Arc::new(scope.clone());
         self.by_scope.insert(Arc::clone(&name), slot);
-        let known = self.scopes.insert(slot, KnownScope { scope: Arc::clone(&name), published: None });
-        if let Some(known) = known
-            && known.scope != name
-            && self.by_scope.get(&known.scope) == Some(&slot)
-        {
-            self.by_scope.remove(&known.scope);
-        }
+        self.scopes.insert(slot, KnownScope { scope: name, published: None });
         if !scope.adapter_id.is_empty() {
             let adapters = self.adapters.entry_ref(&scope.tenant_id).or_default();
-            adapters.entry_ref(&scope.adapter_id).or_default().insert(scope.model_id.clone());
+            let models = adapters.entry_ref(&scope.adapter_id).or_default();
+            *models.entry(scope.model_id.clone()).or_default() += 1;
+        }
+    }
+
+    fn remove_scope(&mut self, slot: ScopeSlot) {
+        let Some(KnownScope { scope, published }) = self.scopes.remove(&slot) else { return };
+        if self.by_scope.get(&scope) == Some(&slot) {
+            self.by_scope.remove(&scope);
+        }
+        if let Some(published) = published
+            && self.published_scopes.get(&published) == Some(&slot)
+        {
+            self.published_scopes.remove(&published);
+        }
+        self.remove_adapter(&scope);
+    }
+
+    /// One scope less has this adapter.
+    fn remove_adapter(&mut self, scope: &Scope) {
+        let Some(adapters) = self.adapters.get_mut(&scope.tenant_id) else { return };
+        let Some(models) = adapters.get_mut(&scope.adapter_id) else { return };
+        if let Some(scopes) = models.get_mut(&scope.model_id) {
+            *scopes = scopes.saturating_sub(1);
+            if *scopes == 0 {
+                models.remove(&scope.model_id);
+            }
+        }
+        if models.is_empty() {
+            adapters.remove(&scope.adapter_id);
+        }
+        if adapters.is_empty() {
+            self.adapters.remove(&scope.tenant_id);
         }
     }
 
@@ -420,5 +448,32 @@ mod tests {
         assert_eq!(dictionary.models_of_adapter("t", "lora").collect::<Vec<_>>(), ["m", "n"]);
         assert_eq!(dictionary.models_of_adapter("t", "").count(), 0);
         assert_eq!(dictionary.models_of_adapter("u", "lora").count(), 0);
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_scope_that_is_gone() {
+        let scope = |hash_scheme: &str| Scope {
+            tenant_id: "t".into(),
+            model_id: "m".into(),
+            hash_scheme: hash_scheme.into(),
+            adapter_id: "lora".into(),
+        };
+        let mut dictionary = Dictionary::default();
+        for (slot, hash_scheme) in [(1, "vllm"), (2, "sglang"), (2, "sglang")] {
+            dictionary.apply(&Observation::Scope { slot: ScopeSlot(slot), scope: scope(hash_scheme) });
+            dictionary.apply(&Observation::PublishedScope { slot: ScopeSlot(slot), published: ScopeSlot(slot + 10) });
+        }
+        dictionary.apply(&Observation::ScopeGone { slot: ScopeSlot(2) });
+        assert_eq!((dictionary.scope_slot(&scope("sglang")), dictionary.scope(ScopeSlot(2))), (None, None));
+        assert_eq!(dictionary.scope_slot(&scope("vllm")), Some(ScopeSlot(1)));
+        assert_eq!(dictionary.published_scopes().collect::<Vec<_>>(), [(ScopeSlot(11), ScopeSlot(1))]);
+        assert_eq!(dictionary.models_of_adapter("t", "lora").collect::<Vec<_>>(), ["m"], "under another scheme");
+        dictionary.apply(&Observation::Scope { slot: ScopeSlot(3), scope: scope("vllm") });
+        dictionary.apply(&Observation::ScopeGone { slot: ScopeSlot(1) });
+        assert_eq!(dictionary.scope_slot(&scope("vllm")), Some(ScopeSlot(3)), "it has a newer number");
+        dictionary.apply(&Observation::ScopeGone { slot: ScopeSlot(3) });
+        assert_eq!(dictionary.models_of_adapter("t", "lora").count(), 0);
+        assert!(dictionary.adapters.is_empty() && dictionary.published_scopes.is_empty());
+        assert_eq!(dictionary.to_observations(), []);
     }
 }

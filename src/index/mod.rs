@@ -35,7 +35,7 @@ pub struct Index {
     pairs: u64,
     /// What of the holdings counts: ended generations do not, at once.
     live: Live,
-    /// Scopes of blocks that came before the scope's name; in a replay they can.
+    /// Scopes of blocks that have no name: it has gone, or in a replay is yet to come. Until the last block has gone.
     unnamed: HashSet<ScopeSlot>,
     sweep_next: usize,
 }
@@ -188,6 +188,15 @@ impl Index {
         pairs.map(|(scope, key, _)| (scope, key.clone())).collect()
     }
 
+    /// The blocks in a shard that a generation holds, by scope and key.
+    pub fn blocks_in(&self, shard: usize, replica: ReplicaSlot) -> Vec<(ScopeSlot, BlockKey)> {
+        let shard = self.shards.get(shard).filter(|_| self.holdings.contains_key(&replica));
+        let pairs = shard.into_iter().flat_map(|shard| shard.pairs(|_, holder| holder.replica == replica));
+        let mut blocks: Vec<(ScopeSlot, BlockKey)> = pairs.map(|(scope, key, _)| (scope, key.clone())).collect();
+        blocks.sort_unstable();
+        blocks
+    }
+
     /// A block's holders, sorted by replica; ended generations until the sweep.
     pub fn holders(&self, scope: ScopeSlot, key: &BlockKey) -> &[Holder] {
         self.shards.get(self.shard_of(scope, key)).map_or(&[], |shard| shard.holders(scope, key))
@@ -321,8 +330,8 @@ impl Index {
             return;
         }
         self.pairs = self.pairs.saturating_sub(1);
-        if change == Change::Block {
-            take_one(&mut self.keys, scope);
+        if change == Change::Block && take_one(&mut self.keys, scope) {
+            self.unnamed.remove(&scope);
         }
         let Some(scopes) = self.holdings.get_mut(&replica) else { return };
         if take_one(scopes, scope) && self.dictionary.complete_replica(replica).is_some() {

@@ -58,8 +58,10 @@ impl Index {
 
     /// Takes in what is said of scopes and replicas, and what begins and ends to count by it.
     pub(super) fn announce(&mut self, observation: &Observation) {
-        if let Observation::Scope { slot, scope } = observation {
-            return self.name(*slot, scope);
+        match observation {
+            Observation::Scope { slot, scope } => return self.name(*slot, scope),
+            Observation::ScopeGone { slot } => return self.unname(*slot),
+            _ => {}
         }
         let turn = self.dictionary.apply(observation);
         for replica in turn.ended {
@@ -73,19 +75,29 @@ impl Index {
     /// `slot` stands for `scope` from now on. What is held there counts under that name only.
     fn name(&mut self, slot: ScopeSlot, scope: &Scope) {
         let before = self.dictionary.scope(slot).is_some_and(|known| known != scope);
-        let holding: Vec<ReplicaSlot> = if before || self.unnamed.contains(&slot) {
-            let complete = |replica: &ReplicaSlot| self.dictionary.complete_replica(*replica).is_some();
-            let holding = self.holdings.iter().filter(|(_, scopes)| scopes.contains_key(&slot));
-            holding.map(|(replica, _)| *replica).filter(complete).collect()
-        } else {
-            Vec::new()
-        };
+        let holding = if before || self.unnamed.contains(&slot) { self.complete_holding(slot) } else { Vec::new() };
         if before {
             holding.iter().for_each(|replica| self.discount(slot, *replica));
         }
         self.unnamed.remove(&slot);
         self.dictionary.apply(&Observation::Scope { slot, scope: scope.clone() });
         holding.iter().for_each(|replica| self.count(slot, *replica));
+    }
+
+    /// `slot` stands for nothing from now on: what is held there counts for nothing, and goes at the sweep.
+    fn unname(&mut self, slot: ScopeSlot) {
+        if self.keys_of(slot) > 0 {
+            self.complete_holding(slot).into_iter().for_each(|replica| self.discount(slot, replica));
+            self.unnamed.insert(slot);
+        }
+        self.dictionary.apply(&Observation::ScopeGone { slot });
+    }
+
+    /// The generations that count and hold something in a scope.
+    fn complete_holding(&self, slot: ScopeSlot) -> Vec<ReplicaSlot> {
+        let complete = |replica: &ReplicaSlot| self.dictionary.complete_replica(*replica).is_some();
+        let holding = self.holdings.iter().filter(|(_, scopes)| scopes.contains_key(&slot));
+        holding.map(|(replica, _)| *replica).filter(complete).collect()
     }
 
     /// A generation that counts holds something in `scope`.

@@ -14,8 +14,10 @@ impl Publisher {
     /// that is reported already becomes a new generation, which holds what it held. False if there are as many addresses
     /// as there may be, or the numbers have run out.
     pub fn set_address(&mut self, member: &Member, address: &str) -> bool {
-        if self.addresses.len() >= self.limits.max_members && !self.addresses.contains_key(member) {
-            return false;
+        while self.addresses.len() >= self.limits.max_members && !self.addresses.contains_key(member) {
+            if !self.make_room() {
+                return false;
+            }
         }
         self.addresses.insert(member.clone(), address.to_owned());
         let Some(reported) = self.members.get(member) else { return true };

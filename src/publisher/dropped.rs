@@ -27,6 +27,10 @@ pub enum DropReason {
     TooManyMembers,
     /// There are as many scopes as there may be.
     TooManyScopes,
+    /// The tenant's quota has no room for the block: it went with the report that brought it.
+    OverQuota,
+    /// The cap has no room for the block at this replica: it went with the report that brought it.
+    OverCap,
 }
 
 /// How much was left out, by reason: one for each block, prefix, statistics record or event.
@@ -37,7 +41,7 @@ pub struct Dropped([u64; DropReason::ALL.len()]);
 
 impl DropReason {
     /// Every reason, in the order of declaration.
-    pub const ALL: [DropReason; 12] = [
+    pub const ALL: [DropReason; 14] = [
         DropReason::ReservedTenant,
         DropReason::EmptyReplica,
         DropReason::EmptyScheme,
@@ -50,6 +54,8 @@ impl DropReason {
         DropReason::FollowedReplica,
         DropReason::TooManyMembers,
         DropReason::TooManyScopes,
+        DropReason::OverQuota,
+        DropReason::OverCap,
     ];
 
     /// The value of the metric label.
@@ -67,6 +73,8 @@ impl DropReason {
             DropReason::FollowedReplica => "followed_replica",
             DropReason::TooManyMembers => "too_many_members",
             DropReason::TooManyScopes => "too_many_scopes",
+            DropReason::OverQuota => "over_quota",
+            DropReason::OverCap => "over_cap",
         }
     }
 }

@@ -58,14 +58,37 @@ impl Publisher {
         }
     }
 
-    /// The member holds nothing any more, and its load is not known. It stays a member until the next sweep: it may
-    /// well live.
+    /// The member that this event clears; none if it is not such an event, or one that is left out.
+    pub fn cleared_by(&self, event: &CacheEvent, now_ms: u64) -> Option<Member> {
+        let member = Member::new(&*event.tenant_id, &*event.model_id, &*event.replica_id);
+        let is_taken = event.kind == EventKind::AllCleared
+            && event.tenant_id != RESERVED_TENANT
+            && self.check_member(&member, time_ms(event.timestamp_us, now_ms), now_ms).is_ok();
+        is_taken.then_some(member)
+    }
+
+    /// Takes away what a reported member holds in one part of the index; true if the next step has more to take. With the
+    /// steps from 0 on before [`Publisher::event`] clears a member, there is nothing left to walk the whole index for,
+    /// and between any two others can have their turn. Ask [`Publisher::cleared_by`] first: this cannot be taken back.
+    pub fn clear_step(&mut self, member: &Member, step: usize) -> bool {
+        let Some(replica) = self.known_replica(member) else { return false };
+        for (scope, key) in self.index.blocks_in(step, replica.slot) {
+            if let Some(scope) = self.scope_name(scope) {
+                self.remove(&replica, &scope, &key);
+            }
+        }
+        step.saturating_add(1) < self.index.shards() && self.index.pairs_of(replica.slot) > 0
+    }
+
+    /// The member holds nothing any more, and its load is not known. It stays a member until the next sweep, for it may
+    /// well live, or until another needs its place.
     fn cleared(&mut self, member: &Member) {
         let Some(replica) = self.known_replica(member) else { return };
         if self.index.pairs_of(replica.slot) > 0 {
             self.clearing(&replica, Observation::Cleared { replica: replica.slot });
         }
         self.forget_stats(member);
+        self.cleared.insert(member.clone());
     }
 
     /// The member's load is not known any more.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::Publisher;
 use super::entries::{ReplicaName, ScopeName};
-use crate::observation::{BlockKey, Observation};
+use crate::observation::{BlockKey, Observation, ReplicaSlot, ScopeSlot};
 use crate::routing::policy::Eviction;
 
 /// What went so far.
@@ -29,25 +29,27 @@ pub(super) enum Cause {
 // === impl Publisher ===
 
 impl Publisher {
-    /// Takes away what is beyond the tenant's quota.
-    pub(super) fn enforce_quota(&mut self, tenant_id: &str) {
+    /// Takes away what is beyond the tenant's quota, and says so of each block and replica.
+    pub(super) fn enforce_quota(&mut self, tenant_id: &str, mut gone: impl FnMut(ScopeSlot, &BlockKey, ReplicaSlot)) {
         while let Some(prefix) = self.entries.pop_beyond_quota(tenant_id) {
             let holders: Vec<ReplicaName> = self.reported_holders(&prefix.scope, &prefix.key.0).collect();
             for replica in holders {
                 self.remove(&replica, &prefix.scope, &prefix.key.0);
+                gone(prefix.scope.slot, &prefix.key.0, replica.slot);
             }
             *self.evictions.over_quota.entry(tenant_id.to_owned()).or_default() += 1;
         }
     }
 
-    /// Takes away what is beyond the cap.
-    pub(super) fn enforce_cap(&mut self) {
+    /// Takes away what is beyond the cap, and says so of each block and replica.
+    pub(super) fn enforce_cap(&mut self, mut gone: impl FnMut(ScopeSlot, &BlockKey, ReplicaSlot)) {
         let max_entries = match self.limits.max_entries {
             0 => u64::MAX,
             max_entries => max_entries,
         };
         while let Some(entry) = self.entries.pop_beyond(max_entries) {
             self.remove(&entry.replica, &entry.scope, &entry.key.0);
+            gone(entry.scope.slot, &entry.key.0, entry.replica.slot);
             self.count_eviction(&entry.scope.scope.tenant_id, Cause::Cap);
         }
     }

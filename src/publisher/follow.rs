@@ -1,37 +1,11 @@
 //! Replicas that the publisher follows itself: whoever does gets numbers here and says what it sees with them.
 
 use super::Publisher;
-use crate::observation::{Member, Observation, ReplicaSlot, Scope, ScopeSlot};
+use crate::observation::{Member, Observation, ReplicaSlot};
 
 // === impl Publisher ===
 
 impl Publisher {
-    /// The number of a scope; none if there are as many as followed replicas may make. However many reports make, there
-    /// is room for these.
-    pub fn scope(&mut self, scope: &Scope) -> Option<ScopeSlot> {
-        let known = self.index.dictionary().scope_slot(scope);
-        let followed = self.index.dictionary().scope_count().saturating_sub(self.reported_scopes);
-        if known.is_some() || followed >= self.limits.max_scopes { known } else { self.add_scope(scope) }
-    }
-
-    /// The same for a scope that a report names.
-    pub(super) fn reported_scope(&mut self, scope: &Scope) -> Option<ScopeSlot> {
-        let known = self.index.dictionary().scope_slot(scope);
-        if known.is_some() || self.reported_scopes >= self.limits.max_scopes {
-            return known;
-        }
-        let added = self.add_scope(scope)?;
-        self.reported_scopes += 1;
-        Some(added)
-    }
-
-    fn add_scope(&mut self, scope: &Scope) -> Option<ScopeSlot> {
-        self.last_scope = self.last_scope.checked_add(1)?;
-        let slot = ScopeSlot(self.last_scope);
-        self.commit(Observation::Scope { slot, scope: scope.clone() });
-        Some(slot)
-    }
-
     /// A new generation of a replica that is followed from now on: what producers reported of it is gone, and what they
     /// report is left out until it is gone itself. None if the numbers have run out.
     pub fn replica_up(&mut self, member: Member, address: &str) -> Option<ReplicaSlot> {
@@ -56,6 +30,7 @@ impl Publisher {
         let is_followed = dictionary.replica(replica).is_some() && !self.entries.reported.contains(&replica);
         let is_known = scope.is_none_or(|scope| dictionary.scope(scope).is_some());
         if is_followed && is_known {
+            self.expired.forget(&observation);
             self.commit(observation);
         }
         is_followed && is_known

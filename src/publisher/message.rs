@@ -34,6 +34,9 @@ pub struct PrefixEntry {
     pub block_hashes: Vec<Vec<u8>>,
     /// Tokens of each of these blocks alone.
     pub block_token_counts: Vec<i32>,
+    /// Not in the contract: tokens before the first block of the chain, where this is a later
+    /// [piece](CacheStateUpdate::into_pieces) of one; else 0.
+    pub tokens_before: u32,
     /// `CacheTier`: 0 for the engine's KV cache, 1 to 3 for a tier; anything else is a tier that is not known.
     pub tier: i32,
     /// The adapter; empty for that of the update.

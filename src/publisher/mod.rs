@@ -17,18 +17,20 @@ mod event;
 mod evict;
 mod follow;
 pub mod message;
+mod pieces;
 mod policies;
 mod report;
 mod reported;
+mod scopes;
 mod sweep;
 mod track;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use crate::index::Index;
-use crate::observation::{Member, Observation};
+use crate::observation::{Member, Observation, ScopeSlot};
 use crate::routing::policy::Policies;
 
 pub use counts::{CacheState, Counts, ReplicaState};
@@ -53,7 +55,7 @@ pub struct PublisherLimits {
     pub future_tolerance_ms: u64,
     /// The most members that are reported at a time.
     pub max_members: usize,
-    /// The most scopes that reports can make, and the most that followed replicas can; none is ever given up.
+    /// The most scopes of a time that reports can make, and the most that followed replicas can.
     pub max_scopes: usize,
 }
 
@@ -69,10 +71,14 @@ pub struct Publisher {
     changes: Vec<Observation>,
     last_replica: u32,
     last_scope: u32,
-    /// How many of the scopes reports made.
-    reported_scopes: usize,
+    /// The scopes that reports made.
+    reported_scopes: HashSet<ScopeSlot>,
+    /// What keeps scopes although the index holds nothing in them.
+    expired: scopes::Expired,
     /// Members that producers report.
     members: HashMap<Member, Reported>,
+    /// Members that were cleared since the last sweep: they may well live, and give way to others.
+    cleared: BTreeSet<Member>,
     /// Where members are reached, as far as it was said.
     addresses: HashMap<Member, String>,
     /// What producers reported, in the orders in which it goes.
@@ -125,8 +131,10 @@ impl Publisher {
             changes: Vec::new(),
             last_replica: 0,
             last_scope: 0,
-            reported_scopes: 0,
+            reported_scopes: HashSet::new(),
+            expired: scopes::Expired::default(),
             members: HashMap::new(),
+            cleared: BTreeSet::new(),
             addresses: HashMap::new(),
             entries,
             dropped: Dropped::default(),

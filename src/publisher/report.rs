@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
+use hashbrown::HashMap;
+
 use super::dropped::{DropReason, Dropped};
 use super::entries::{ReplicaName, ScopeName};
 use super::message::{CacheStateUpdate, PrefixEntry, ReportedStats};
 use super::{MAX_NAME_BYTES, Publisher, Reported, StatsRecord};
 use crate::observation::{
-    BlockKey, MAX_KEY_BYTES, Member, Observation, RESERVED_TENANT, ReplicaStats, Scope, StoredBlock, Tier,
+    BlockKey, MAX_KEY_BYTES, Member, Observation, RESERVED_TENANT, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier,
 };
 
 // === impl Publisher ===
@@ -43,8 +45,7 @@ impl Publisher {
         {
             dropped.add(reason, 1);
         }
-        self.enforce_quota(&update.tenant_id);
-        self.enforce_cap();
+        self.enforce_limits(&member, update, &mut dropped);
         self.dropped += dropped;
         dropped
     }
@@ -84,12 +85,7 @@ impl Publisher {
         if count == 0 {
             return Ok(());
         }
-        let scope = Scope {
-            tenant_id: member.tenant_id.clone(),
-            model_id: member.model_id.clone(),
-            hash_scheme: update.hash_scheme.clone(),
-            adapter_id: adapter_id.clone(),
-        };
+        let scope = scope_of(update, entry);
         let replica = self.reported_replica(member).ok_or((DropReason::TooManyMembers, count))?;
         let scope = self.reported_scope(&scope).and_then(|slot| self.scope_name(slot));
         let scope = scope.ok_or((DropReason::TooManyScopes, count))?;
@@ -116,6 +112,31 @@ impl Publisher {
         });
     }
 
+    /// Takes away what is beyond the tenant's quota, then the cap. What this very update brought is counted in `dropped`;
+    /// what an earlier one did is not, nor what other replicas hold.
+    fn enforce_limits(&mut self, member: &Member, update: &CacheStateUpdate, dropped: &mut Dropped) {
+        let replica = self.members.get(member).map(|reported| reported.replica.slot);
+        let mut gone: HashMap<(ScopeSlot, BlockKey), DropReason> = HashMap::new();
+        let mut note = |reason, scope, key: &BlockKey, holder| {
+            if Some(holder) == replica {
+                gone.insert((scope, key.clone()), reason);
+            }
+        };
+        self.enforce_quota(&update.tenant_id, |scope, key, holder| note(DropReason::OverQuota, scope, key, holder));
+        self.enforce_cap(|scope, key, holder| note(DropReason::OverCap, scope, key, holder));
+        if gone.is_empty() {
+            return;
+        }
+        for entry in &update.prefixes {
+            let Some(scope) = self.index.dictionary().scope_slot(&scope_of(update, entry)) else { continue };
+            for block in entry.blocks(&mut Dropped::default()) {
+                if let Some(reason) = gone.get(&(scope, block.key)) {
+                    dropped.add(*reason, 1);
+                }
+            }
+        }
+    }
+
     /// Records a member's load.
     fn store_stats(&mut self, member: &Member, stats: ReportedStats, reported_ms: u64) -> Result<(), DropReason> {
         let replica = self.reported_replica(member).ok_or(DropReason::TooManyMembers)?.slot;
@@ -136,7 +157,7 @@ impl Publisher {
         if let Some(reported) = self.members.get(member) {
             return Some(reported.replica.clone());
         }
-        if self.members.len() >= self.limits.max_members {
+        if self.members.len() >= self.limits.max_members && !self.make_room() {
             return None;
         }
         let address = self.addresses.get(member).cloned().unwrap_or_default();
@@ -194,31 +215,44 @@ impl PrefixEntry {
 
     /// The blocks of its chain, up to the first that means nothing.
     fn chain(&self, blocks: &mut Vec<StoredBlock>) -> Result<(), DropReason> {
-        let mut tokens = 0_i64;
+        let mut tokens = i64::from(self.tokens_before);
         for (hash, count) in self.block_hashes.iter().zip(&self.block_token_counts) {
-            if *count < 1 {
-                return Err(DropReason::TokenCount);
-            }
-            tokens = tokens.saturating_add((*count).into());
+            tokens = tokens_with(tokens, *count)?;
             blocks.push(stored_block(hash, tokens)?);
         }
         Ok(())
     }
 
-    fn has_chain(&self) -> bool {
+    pub(super) fn has_chain(&self) -> bool {
         !self.block_hashes.is_empty() || !self.block_token_counts.is_empty()
     }
 
     /// How many blocks it says something of, at least 1.
-    fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         let chain = self.block_hashes.len().max(self.block_token_counts.len());
         let whole = usize::from(!self.prefix_hash.is_empty());
         (chain.saturating_add(whole)).max(1) as u64
     }
 }
 
+/// The scope that an entry is of.
+fn scope_of(update: &CacheStateUpdate, entry: &PrefixEntry) -> Scope {
+    let adapter_id = if entry.adapter_id.is_empty() { &update.adapter_id } else { &entry.adapter_id };
+    Scope {
+        tenant_id: update.tenant_id.clone(),
+        model_id: update.model_id.clone(),
+        hash_scheme: update.hash_scheme.clone(),
+        adapter_id: adapter_id.clone(),
+    }
+}
+
+/// The tokens up to the end of a block of `count` after `tokens`.
+pub(super) fn tokens_with(tokens: i64, count: i32) -> Result<i64, DropReason> {
+    if count < 1 { Err(DropReason::TokenCount) } else { Ok(tokens.saturating_add(count.into())) }
+}
+
 /// A block with a key and a token count that mean something.
-fn stored_block(hash: &[u8], tokens: i64) -> Result<StoredBlock, DropReason> {
+pub(super) fn stored_block(hash: &[u8], tokens: i64) -> Result<StoredBlock, DropReason> {
     if hash.len() > MAX_KEY_BYTES {
         return Err(DropReason::LongHash);
     }

@@ -1,11 +1,12 @@
 //! What goes by age.
 //!
 //! A block goes when it was last reported its tenant's `evictionTTL` ago or longer, statistics when the replica was last
-//! said to live that long ago, a reported replica when nothing of it is left. A sweep can be made in steps.
+//! said to live that long ago, a reported replica when nothing of it is left, a scope when nothing is held in it. A sweep
+//! can be made in steps.
 
-use super::Publisher;
 use super::entries::ReplicaName;
 use super::evict::Cause;
+use super::{Publisher, Reported};
 use crate::observation::{BlockKey, Member, ReplicaSlot, ScopeSlot};
 
 // === impl Publisher ===
@@ -36,8 +37,9 @@ impl Publisher {
         if self.index.is_swept() {
             self.sweep_members(now_ms);
             let limited: Vec<String> = self.entries.tenants_with_quota().map(str::to_owned).collect();
-            limited.iter().for_each(|tenant_id| self.enforce_quota(tenant_id));
-            self.enforce_cap();
+            limited.iter().for_each(|tenant_id| self.enforce_quota(tenant_id, |_, _, _| {}));
+            self.enforce_cap(|_, _, _| {});
+            self.sweep_scopes();
         }
     }
 
@@ -47,6 +49,25 @@ impl Publisher {
         let replica = ReplicaName { replica_id: std::sync::Arc::clone(&known.replica_id), slot: replica };
         self.remove(&replica, &scope, &key);
         self.count_eviction(&scope.scope.tenant_id, Cause::Ttl);
+        if !self.entries.reported.contains(&replica.slot) {
+            self.expired.add(scope.slot, replica.slot, key);
+        }
+    }
+
+    /// Ends a member that was cleared and of which nothing was reported since, if there is one: another takes its place.
+    pub(super) fn make_room(&mut self) -> bool {
+        while let Some(member) = self.cleared.pop_first() {
+            if self.members.get(&member).is_some_and(|reported| self.is_empty(reported)) {
+                self.forget(&member);
+                self.addresses.remove(&member);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn is_empty(&self, reported: &Reported) -> bool {
+        reported.stats.is_none() && self.index.pairs_of(reported.replica.slot) == 0
     }
 
     fn sweep_members(&mut self, now_ms: u64) {
@@ -61,11 +82,10 @@ impl Publisher {
             .map(|(member, _)| member.clone())
             .collect();
         silent.iter().for_each(|member| self.forget_stats(member));
-        let is_empty =
-            |reported: &super::Reported| reported.stats.is_none() && self.index.pairs_of(reported.replica.slot) == 0;
-        let empty = self.members.iter().filter(|(_, reported)| is_empty(reported));
+        let empty = self.members.iter().filter(|(_, reported)| self.is_empty(reported));
         let empty: Vec<Member> = empty.map(|(member, _)| member.clone()).collect();
         empty.iter().for_each(|member| self.forget(member));
+        self.cleared.clear();
         self.addresses.retain(|member, _| self.members.contains_key(member));
     }
 }

@@ -3,7 +3,9 @@
 mod evicted;
 mod followed;
 mod oracle;
+mod pieces;
 mod reported;
+mod scopes;
 
 use super::message::{CacheEvent, CacheStateUpdate, EventKind, PrefixEntry, ReportedStats};
 use super::*;

@@ -131,6 +131,9 @@ impl PromptInput {
         if strategy.enable_chain_matching {
             match &self.chain {
                 WireChain::Malformed => return Err(Unresolved::new(Detail::MalformedChain)),
+                WireChain::Chain(blocks) if blocks.len() > MAX_TOKENS => {
+                    return Err(Unresolved::new(Detail::TooManyTokens));
+                }
                 WireChain::Chain(blocks) => return Ok(Resolved::chain(blocks.clone())),
                 WireChain::Absent => {}
             }

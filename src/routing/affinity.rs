@@ -24,7 +24,10 @@ pub fn pick(question: &Question) -> Option<RankedReplica> {
     if !question.policy.affinity_routing || !question.well_formed {
         return None;
     }
-    let hash = prompt_hash(&question.prompt.chain, question.ranking.affinity_seed)?;
+    let hash = match question.foreknown.prompt_hash {
+        Some(hash) => hash?,
+        None => prompt_hash(&question.prompt.chain, question.ranking.affinity_seed)?,
+    };
     let mut candidates: Vec<(ReplicaSlot, &Replica)> = question.index.serving(question.scope).collect();
     skip_pressed(question, &mut candidates);
     candidates.sort_by(|(_, a), (_, b)| a.replica_id.cmp(&b.replica_id));
@@ -64,7 +67,7 @@ fn place<'a>(by: AffinityHash, hash: u64, ids: impl ExactSizeIterator<Item = &'a
 }
 
 /// The hash of a prompt; `None` for a key without bytes.
-fn prompt_hash(chain: &RequestChain, of: AffinitySeed) -> Option<u64> {
+pub fn prompt_hash(chain: &RequestChain, of: AffinitySeed) -> Option<u64> {
     let mut seed = Vec::new();
     match chain {
         RequestChain::Exact { key } => key.write_to(&mut seed),

@@ -15,6 +15,7 @@ use super::policy::{Policy, Ranking};
 use super::reason::{Detail, ReasonCode};
 use super::{affinity, prefix_match, tenant_hot, unknown};
 use crate::index::Index;
+use crate::index::run::LeadingRun;
 use crate::observation::{ReplicaSlot, Scope, Tier};
 use crate::request::{RequestChain, Resolved};
 
@@ -69,6 +70,17 @@ pub struct Question<'a> {
     pub ranking: &'a Ranking,
     /// Unix time in ms.
     pub now_ms: u64,
+    /// What of it is known already.
+    pub foreknown: &'a Foreknown,
+}
+
+/// What was worked out of a long prompt before the question, so that the index is not held for as long as that takes.
+#[derive(Clone, Debug, Default)]
+pub struct Foreknown {
+    /// The leading runs.
+    pub runs: Option<Vec<LeadingRun>>,
+    /// The prompt's hash for affinity, `None` within if there is nothing to hash.
+    pub prompt_hash: Option<Option<u64>>,
 }
 
 /// Decides where a request should go.

@@ -4,7 +4,7 @@
 //! [`Answer`]; there is no input without one. Whoever asks says what "the time is up" means: the filter measures from
 //! the end of the request's input, the hub from its arrival.
 
-use super::decision::{Decision, Question, decide};
+use super::decision::{Decision, Foreknown, Question, decide};
 use super::policy::{Policy, Ranking};
 use super::reason::{Detail, ReasonCode};
 use crate::index::Index;
@@ -74,7 +74,17 @@ pub fn resolve_prompt(
 }
 
 /// The second part of [`lookup_route`]: what `prompt`, resolved from `request`, is answered.
-pub fn answer_resolved(lookup: &Lookup, request: &LookupRequest, mut prompt: Resolved) -> Answer {
+pub fn answer_resolved(lookup: &Lookup, request: &LookupRequest, prompt: Resolved) -> Answer {
+    answer_foreknown(lookup, request, prompt, &Foreknown::default())
+}
+
+/// The same, where some of it is known already.
+pub fn answer_foreknown(
+    lookup: &Lookup,
+    request: &LookupRequest,
+    mut prompt: Resolved,
+    foreknown: &Foreknown,
+) -> Answer {
     let Lookup { index, policy, ranking, now_ms, is_late, .. } = *lookup;
     let tokenized = prompt.tokenized.take();
     let question = Question {
@@ -86,6 +96,7 @@ pub fn answer_resolved(lookup: &Lookup, request: &LookupRequest, mut prompt: Res
         policy,
         ranking,
         now_ms,
+        foreknown,
     };
     // With affinity the index is asked all the same: an unknown scope outranks the length.
     if question.is_short() && !policy.affinity_routing {

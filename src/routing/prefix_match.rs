@@ -43,7 +43,10 @@ fn prefers_least_pressed(question: &Question, runs: &[LeadingRun], total: usize)
 fn leading_runs(question: &Question) -> Vec<LeadingRun> {
     let oldest_ms = question.now_ms.saturating_sub(question.policy.eviction_ttl_ms);
     let Some(scope) = question.index.dictionary().scope_slot(question.scope) else { return Vec::new() };
-    let mut runs = question.index.leading_runs(scope, &question.prompt.chain, oldest_ms);
+    let mut runs = match &question.foreknown.runs {
+        Some(runs) => runs.clone(),
+        None => question.index.leading_runs(scope, &question.prompt.chain, oldest_ms),
+    };
     runs.retain(|run| run.matched_tokens > 0);
     runs
 }

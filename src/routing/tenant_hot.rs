@@ -42,7 +42,7 @@ fn warm(question: &Question, slot: ReplicaSlot, replica: &Replica) -> Option<Ran
         score: finite(score),
         matched_tokens: 0,
         matched_blocks: 0,
-        hit_probability: stats.hit_rate,
+        hit_probability: stats.hit_rate.clamp(0.0, 1.0),
         tier: Tier::Unspecified,
     })
 }

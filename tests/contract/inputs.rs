@@ -1,10 +1,12 @@
 //! Inputs that are as large as they may be, larger, or nothing that a client should send: a lookup answers them all.
 
 use prost::Message;
-use warmroute::native::hub::contract::messages::v1alpha1::{LookupRouteRequest, LookupRouteResponse, Slo};
+use warmroute::native::hub::contract::messages::v1alpha1::{
+    CacheStateUpdate, LookupRouteRequest, LookupRouteResponse, ReplicaStats, Slo,
+};
 
 use crate::client::{
-    chain, chain_update, connect, framed, hub, ids, look_up, plain, raw_call, report, request, update,
+    chain, chain_update, connect, framed, hub, ids, look_up, plain, raw_call, report, request, request_for, update,
 };
 
 /// The most token ids and the most bytes of text.
@@ -71,8 +73,21 @@ async fn odd_values_are_answered_whatever_they_are() {
     let hashes: Vec<bytes::Bytes> =
         [&b""[..], b"p", b"12345678", &[0; 300]].map(bytes::Bytes::copy_from_slice).to_vec();
     let counts = [0, 1, 16, -1, i32::MIN, i32::MAX];
+    let numbers = [0.0, -0.0, 0.5, 1.0, -1.0, 1e30, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    let amounts = [0, 1, -1, i64::MIN, i64::MAX];
     let names = ["", "t", "m", "s", "inferencecache.io/probe", "\u{0}", "ü\u{202e}"].map(str::to_owned);
     for round in 0..1_000 {
+        let replica_id = random.pick(&["a", "b"]);
+        let stats = ReplicaStats {
+            replica_id: random.pick(&names),
+            cache_memory_bytes: random.pick(&amounts),
+            hit_rate: random.pick(&numbers),
+            pressure: random.pick(&numbers),
+            client_version: random.pick(&names),
+            t2_hit_tokens: random.pick(&amounts),
+            t2_query_tokens: random.pick(&amounts),
+        };
+        report(&mut client, vec![CacheStateUpdate { stats: Some(stats), ..update(replica_id, &[]) }]).await;
         let asked = LookupRouteRequest {
             model_id: if random.below(2) == 0 { "m".into() } else { random.pick(&names) },
             tenant_id: if random.below(2) == 0 { "t".into() } else { random.pick(&names) },
@@ -102,9 +117,15 @@ async fn what_is_no_message_is_refused_and_the_hub_serves_on() {
     let mut random = Random(11);
     for _ in 0..60 {
         let garbage: Vec<u8> = (0..random.below(60)).map(|_| random.below(256) as u8).collect();
-        // Whatever a server makes of it: a status, and no panic.
-        raw_call::<LookupRouteResponse>(&hub, "LookupRoute", framed(&garbage), None).await;
+        let (status, answer) = raw_call::<LookupRouteResponse>(&hub, "LookupRoute", framed(&garbage), None).await;
+        // Some of it is a message by chance.
+        let expected = if LookupRouteRequest::decode(&*garbage).is_ok() { "0" } else { "13" };
+        assert_eq!((status.as_str(), answer.is_some()), (expected, expected == "0"), "{garbage:?}");
     }
+    let mut client = connect(&hub).await;
+    report(&mut client, vec![update("a", &[b"p"])]).await;
+    hub.set_policies(plain());
+    assert_eq!(ids(&look_up(&mut client, request_for(b"p")).await), ["a"]);
     let (status, _) = raw_call::<LookupRouteResponse>(&hub, "LookupRoute", framed(&[0xFF; 20]), None).await;
     assert_eq!(status, "13", "not protobuf");
     let (status, _) = raw_call::<LookupRouteResponse>(&hub, "NoSuchCall", framed(&[]), None).await;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 use warmroute::native::hub::contract::messages::v1alpha1::{
-    CacheTier, LookupRouteRequest, LookupRouteResponse, ReplicaStats,
+    CacheStateUpdate, CacheTier, LookupRouteRequest, LookupRouteResponse, ReplicaStats,
 };
 use warmroute::routing::policy::{Policies, Policy, Strategy};
 
@@ -188,4 +188,46 @@ async fn what_is_hit_outlives_what_is_not_where_the_policy_is_lfu() {
         assert_eq!(look_up(&mut client, request_for(survivor)).await.reason_code, "PREFIX_MATCH", "{eviction:?}");
         hub.shutdown().await;
     }
+}
+
+#[tokio::test]
+async fn an_adapter_can_be_named_as_the_model() {
+    let hub = hub("models: [{model_id: m, block_size: 4, adapters: {sql: lora-1}}]").await;
+    hub.set_policies(plain());
+    let mut client = connect(&hub).await;
+    let of = |model_id: &str, adapter_id: &str| CacheStateUpdate {
+        model_id: model_id.into(),
+        adapter_id: adapter_id.into(),
+        ..update("a", &[b"p"])
+    };
+    report(&mut client, vec![of("m", "lora-1"), of("m", "chat"), of("m", "both"), of("n", "both")]).await;
+    let asked = |model_id: &str, adapter_id: &str| LookupRouteRequest {
+        model_id: model_id.into(),
+        adapter_id: adapter_id.into(),
+        ..request_for(b"p")
+    };
+    for (model_id, adapter_id, code, resolved) in [
+        ("sql", "", "PREFIX_MATCH", "lora-1"),
+        ("chat", "", "PREFIX_MATCH", "chat"),
+        ("m", "chat", "PREFIX_MATCH", "chat"),
+        ("m", "", "UNKNOWN_HASH_SCHEME", ""),
+        ("both", "", "UNKNOWN_MODEL", ""),
+        ("sql", "chat", "UNKNOWN_MODEL", "chat"),
+        ("lora-1", "sql", "UNKNOWN_MODEL", "sql"),
+    ] {
+        let answer = look_up(&mut client, asked(model_id, adapter_id)).await;
+        let said = (answer.reason_code.as_str(), answer.adapter_id.as_str());
+        if model_id == "m" && adapter_id.is_empty() {
+            assert!(answer.replica_scores.is_empty() && answer.adapter_id.is_empty(), "the base model: {answer:?}");
+        } else {
+            assert_eq!(said, (code, resolved), "{model_id} {adapter_id}");
+        }
+    }
+    // For another tenant it is nothing, and a model of that name comes first.
+    let other = LookupRouteRequest { tenant_id: "u".into(), ..asked("chat", "") };
+    assert_eq!(look_up(&mut client, other).await.adapter_id, "");
+    report(&mut client, vec![of("chat", "")]).await;
+    let answer = look_up(&mut client, asked("chat", "")).await;
+    assert_eq!((answer.reason_code.as_str(), answer.adapter_id.as_str()), ("PREFIX_MATCH", ""));
+    hub.shutdown().await;
 }

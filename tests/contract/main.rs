@@ -9,6 +9,7 @@ mod events;
 #[path = "../hub_support/mod.rs"]
 mod hub_support;
 mod inputs;
+mod load;
 mod lookups;
 mod metrics;
 mod published;

@@ -115,6 +115,7 @@ async fn reported_and_followed_replicas_are_told_side_by_side() {
     let beside = CacheStateUpdate { model_id: "m0".into(), tenant_id: "default".into(), ..update("other", &[b"p"]) };
     report(&mut client, vec![beside]).await;
     observer.until("both", |seen| seen.holds("r0", &tokens(0..8)) && seen.held.contains_key("other")).await;
+    observer.until("its address", |seen| !seen.addresses["other"].is_empty() && seen.held.contains_key("other")).await;
     assert_eq!(observer.held["other"], keys(&[b"p"]));
     assert!(["127.0.0.1:9000", "[::1]:9000"].contains(&observer.addresses["other"].as_str()));
     let mut late = Observer::new(&hub).await;

@@ -135,3 +135,33 @@ async fn of_a_replica_that_the_hub_follows_nobody_else_says_anything() {
     assert_eq!(answer.replica_scores[0].matched_tokens, 8);
     hub.shutdown().await;
 }
+
+#[tokio::test]
+async fn names_are_resolved_beside_the_reports() {
+    let hub = hub("reports: {address_template: '{replica_id}:8000'}").await;
+    let mut client = connect(&hub).await;
+    let begun = std::time::Instant::now();
+    let unknown = (0..200).map(|at| update(&format!("no-such-host-{at}.invalid"), &[b"p"]));
+    let dropped = update("", &[b"p"]);
+    let known = update("localhost", &[b"p"]);
+    let ack = report(&mut client, unknown.chain([dropped, known]).collect()).await;
+    assert_eq!(ack.reason_code, "empty_replica=1");
+    assert!(begun.elapsed() < std::time::Duration::from_secs(2), "{:?}", begun.elapsed());
+    let until = begun + std::time::Duration::from_secs(30);
+    loop {
+        let (_, text) = hub_support::get(&hub, "/state").await;
+        let state: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(state["reported_total"], 201);
+        let reported = state["reported"].as_array().unwrap();
+        let of = |id: &str| reported.iter().find(|replica| replica["id"] == id).unwrap();
+        assert_eq!(of("no-such-host-0.invalid")["address"], "");
+        let local = of("localhost");
+        if local["address"] != "" {
+            assert!(local["address"].as_str().unwrap().ends_with(":8000") && local["blocks"] == 1, "{local}");
+            break;
+        }
+        assert!(std::time::Instant::now() < until, "the address must become known: {local}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    hub.shutdown().await;
+}

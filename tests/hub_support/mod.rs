@@ -342,6 +342,9 @@ impl Observer {
             Observation::Scope { slot, scope } => {
                 self.scopes.insert(slot.0, scope.model_id);
             }
+            Observation::ScopeGone { slot } => {
+                self.scopes.remove(&slot.0);
+            }
             Observation::ReplicaUp { replica, member, address } => {
                 let replica_id = member.replica_id;
                 self.held.insert(replica_id.clone(), BTreeSet::new());

@@ -75,6 +75,9 @@ impl Reference {
             Observation::Scope { slot, scope } => {
                 self.scopes.insert(*slot, scope.clone());
             }
+            Observation::ScopeGone { slot } => {
+                self.scopes.remove(slot);
+            }
             Observation::ReplicaUp { replica, member, address } => {
                 let generation =
                     Generation { member: member.clone(), address: address.clone(), complete: false, stats: None };

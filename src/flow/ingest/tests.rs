@@ -204,6 +204,94 @@ fn blocks_of_more_scopes_than_a_log_may_name_are_not_taken() {
     assert_eq!(leader.pairs(), 2);
 }
 
+fn adapters(numbers: std::ops::Range<u32>) -> Vec<Observation> {
+    numbers.map(|number| scope(number, &format!("lora{number}"))).collect()
+}
+
+/// Heartbeats until every scope was looked at.
+fn rest(leader: &mut Leader, sequence: u64) {
+    for _ in 0..=MAX_SCOPES / 512 + 1 {
+        leader.hear(sequence, StreamBody::Heartbeat).unwrap();
+        leader.commit();
+    }
+}
+
+#[test]
+fn a_log_that_is_full_of_an_earlier_hubs_scopes_takes_those_of_the_next() {
+    let mut leader = Leader::new(10);
+    let all = MAX_SCOPES as u32;
+    leader.reset(adapters(1..all + 1).into_iter().chain([up(1), stored(1, 0..2), complete(1)]).collect());
+    assert_eq!(leader.ingest.names.len(), MAX_SCOPES);
+    let in_scope = |published, keys| {
+        let mut stored = stored(1, keys);
+        if let Observation::Stored { scope, .. } = &mut stored {
+            *scope = ScopeSlot(published);
+        }
+        stored
+    };
+    leader.reset(vec![up(1), scope(1, "new"), stored(1, 0..3), complete(1)]);
+    assert_eq!(leader.ingest.take_refused().scopes, 3, "there is no room yet");
+    rest(&mut leader, 0);
+    leader.delta(1, vec![in_scope(1, 0..3), scope(2, "newer"), in_scope(2, 0..4)]).unwrap();
+    leader.commit();
+    assert_eq!(leader.ingest.take_refused(), Refused::default());
+    assert_eq!(leader.pairs(), 7);
+    (0..2).for_each(|_| leader.index.sweep_next(|_, _, _| false));
+    rest(&mut leader, 1);
+    let mut known: Vec<u32> = leader.index.dictionary().scopes().map(|(slot, _)| slot.0).collect();
+    known.sort_unstable();
+    assert_eq!(known, [all + 1, all + 2], "numbers are not given again");
+}
+
+#[test]
+fn a_scope_serves_while_a_generation_of_before_the_restart_does() {
+    let mut leader = Leader::new(10);
+    let slot = |leader: &Leader, adapter_id: &str| {
+        let Observation::Scope { scope, .. } = scope(1, adapter_id) else { panic!() };
+        leader.index.dictionary().scope_slot(&scope)
+    };
+    leader.reset(vec![scope(1, "old"), up(1), stored(1, 0..2), complete(1)]);
+    let old = slot(&leader, "old");
+    leader.reset(vec![scope(1, "new"), up(1), stored(1, 0..1)]);
+    leader.hear(0, StreamBody::Heartbeat).unwrap();
+    leader.commit();
+    assert_eq!(slot(&leader, "old"), old, "its blocks still count");
+    let next = Head { hub_epoch: 7, ..Head::new(Incarnation(1), 2, 3, 8) };
+    let taken_over = Ingest::new(&next, &leader.index, 10, 500);
+    assert!(
+        !taken_over.scopes.values().any(|scope| matches!(scope, PublishedScope::Named(slot) if Some(*slot) == old))
+    );
+    leader.delta(1, vec![complete(1)]).unwrap();
+    leader.commit();
+    leader.hear(1, StreamBody::Heartbeat).unwrap();
+    leader.commit();
+    assert_eq!(slot(&leader, "old"), old, "until the sweep");
+    (0..2).for_each(|_| leader.index.sweep_next(|_, _, _| false));
+    leader.hear(1, StreamBody::Heartbeat).unwrap();
+    leader.commit();
+    assert_eq!(slot(&leader, "old"), None);
+    leader.delta(2, vec![scope(2, "old")]).unwrap();
+    leader.commit();
+    assert!(slot(&leader, "old") > old, "a new number");
+}
+
+#[test]
+fn a_scope_that_the_hub_gives_up_ends_unless_it_is_needed_again() {
+    let mut leader = Leader::new(10);
+    let gone = |slot| Observation::ScopeGone { slot: ScopeSlot(slot) };
+    let removed =
+        Observation::Removed { replica: ReplicaSlot(1), scope: ScopeSlot(1), keys: vec![BlockKey::Hash64(0)] };
+    leader.reset(vec![scope(1, "a"), scope(2, "b"), up(1), stored(1, 0..1), complete(1)]);
+    leader.delta(1, vec![removed, gone(1), gone(2), gone(99), scope(3, "b")]).unwrap();
+    assert_eq!(leader.delta(2, vec![stored(1, 0..1)]), Err(Violation::UnknownNumber));
+    leader.commit();
+    leader.hear(1, StreamBody::Heartbeat).unwrap();
+    leader.commit();
+    let known: Vec<ScopeSlot> = leader.index.dictionary().scopes().map(|(slot, _)| slot).collect();
+    assert_eq!(known, [ScopeSlot(2)]);
+    assert_eq!(leader.ingest.names.len(), 1);
+}
+
 #[test]
 fn a_generation_whose_successor_does_not_get_complete_ends_in_time() {
     let mut leader = Leader::new(10);

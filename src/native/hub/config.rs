@@ -4,7 +4,7 @@
 
 mod reports;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::problems::{Problems, http_url, is_host_and_port};
 use super::yaml;
-use crate::config::ranking_from_json;
+use crate::config::{Adapter, ranking_from_json};
 use crate::fingerprint::BlockSize;
 use crate::routing::policy::Ranking;
 
@@ -84,6 +84,8 @@ pub struct HubConfig {
     pub reports: ReportsConfig,
     /// Block sizes of prompts that come over LookupRoute.
     pub models: Vec<ModelBlocks>,
+    /// LoRA adapters that requests may name as the model, by that name.
+    pub adapters: BTreeMap<String, Adapter>,
     /// Where CachePolicies are read from, if anywhere.
     pub policies: Option<PoliciesConfig>,
     /// `routing`: the settings for lookups that the hub answers itself, named as in the plugin's configuration.
@@ -232,6 +234,12 @@ impl HubConfig {
 fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
     let grpc = problems.listener("listen.grpc", raw.listen.grpc.as_deref().unwrap_or(defaults::GRPC));
     let http = problems.listener("listen.http", raw.listen.http.as_deref().unwrap_or(defaults::HTTP));
+    if let (Some(grpc), Some(http)) = (grpc, http)
+        && grpc == http
+        && http.port() != 0
+    {
+        problems.add("listen.http", http, "an address that listen.grpc does not have");
+    }
     let minute = 60_000;
     let scrape_interval =
         problems.millis("scrape_interval_ms", raw.scrape_interval_ms, defaults::SCRAPE_INTERVAL_MS, 50, minute);
@@ -256,7 +264,7 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
     let least = usize::from(raw.reports.is_none());
     let replicas = replicas(raw.replicas, least, problems);
     let reports = reports::reports(raw.reports.unwrap_or_default(), problems);
-    let models = reports::models(raw.models, problems);
+    let (models, adapters) = reports::models(raw.models, problems);
     Some(HubConfig {
         grpc: grpc?,
         http: http?,
@@ -269,6 +277,7 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         events,
         reports,
         models,
+        adapters,
         policies,
         routing,
     })

@@ -2,7 +2,7 @@
 //!
 //! `/healthz` answers 200 while the process runs. `/readyz` answers 200 once of every replica is known all that can be: it
 //! was caught up with, or could not be reached in time. `/state` is a JSON object: every followed replica, and the first
-//! [`MAX_REPORTED`] of those that producers report.
+//! [`MAX_REPORTED`] of those that producers report, with how many these are.
 
 use std::sync::Arc;
 
@@ -78,6 +78,7 @@ async fn state(State(operations): State<Operations>) -> Json<Value> {
         "subscribers": operations.metrics.subscribers(),
         "replicas": replicas,
         "reported": operations.state.read(reported),
+        "reported_total": operations.state.read(|publisher| publisher.reported().len()),
     }))
 }
 

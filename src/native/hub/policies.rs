@@ -32,6 +32,9 @@ const MAX_FILES: usize = 1_024;
 /// The most policies: as many as a filter takes.
 const MAX_POLICIES: usize = 4_096;
 
+/// The most tenants that a line of the log names.
+const MAX_NAMED_TENANTS: usize = 8;
+
 /// Policies by tenant; none is those without a policy of their own.
 pub type TenantPolicies = BTreeMap<Option<String>, Policy>;
 
@@ -92,7 +95,9 @@ impl PolicyDirectory {
     pub fn read(&mut self) -> Reading {
         let mut problems = Vec::new();
         match listed(&self.path) {
-            Err(error) => problems.push(format!("{} cannot be read: {error}", self.path.display())),
+            Err(error) => {
+                problems.push(format!("policies.directory is `{}`, which cannot be read: {error}", self.path.display()))
+            }
             Ok(mut names) => {
                 if names.len() > MAX_FILES {
                     let (path, count) = (self.path.display(), names.len());
@@ -213,9 +218,10 @@ impl PolicyFollower {
         if reading.policies == self.policies {
             return None;
         }
+        let tenants = changed_tenants(&self.policies, &reading.policies);
         self.policies = reading.policies;
         self.metrics.reloads.inc();
-        info!(policies = self.policies.len(), "the CachePolicies changed");
+        info!(policies = self.policies.len(), tenants, "the CachePolicies changed");
         Some(&self.policies)
     }
 
@@ -233,6 +239,21 @@ impl PolicyFollower {
                 on_change(&self.policies);
             }
         }
+    }
+}
+
+/// The tenants whose policy differs, the first few by name; `default` is that of tenants without one of their own.
+fn changed_tenants(before: &TenantPolicies, after: &TenantPolicies) -> String {
+    let tenants: BTreeSet<&Option<String>> = before.keys().chain(after.keys()).collect();
+    let changed: Vec<&str> = tenants
+        .into_iter()
+        .filter(|tenant| before.get(*tenant) != after.get(*tenant))
+        .map(|tenant| tenant.as_deref().unwrap_or("default"))
+        .collect();
+    let named = changed.iter().take(MAX_NAMED_TENANTS).copied().collect::<Vec<_>>().join(", ");
+    match changed.len().saturating_sub(MAX_NAMED_TENANTS) {
+        0 => named,
+        more => format!("{named} and {more} more"),
     }
 }
 

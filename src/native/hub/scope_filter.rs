@@ -43,6 +43,7 @@ impl ScopeFilter {
                 self.learn(*slot, scope);
                 !self.others.contains(slot)
             }
+            Observation::ScopeGone { slot } => !self.others.remove(slot),
             Observation::Stored { scope, .. } | Observation::Removed { scope, .. } => !self.others.contains(scope),
             _ => true,
         }

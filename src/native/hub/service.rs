@@ -24,6 +24,13 @@ use crate::wire::v1::observation_server::{Observation, ObservationServer};
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the sign of life may take.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// What a client may send on a stream before it is read. The server beneath charges each small DATA frame that waits to be
+/// read up to 256 bytes, and ends the connection once that comes to half of its window (`too_many_data_frames`). A stream's
+/// window full of gRPC messages of 5 bytes, the smallest there are, is charged 13 MiB.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+/// A connection's window: large enough for 40 such streams that nobody reads at the moment. It is no bound on memory,
+/// which the windows of its streams are.
+const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024 * 1024;
 /// Messages that wait for the connection; the window bounds their bytes.
 const OUTGOING_MESSAGES: usize = 16;
 
@@ -61,6 +68,8 @@ impl ObserveService {
         Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .add_service(ObservationServer::new(self))
             .add_service(contract.into_service())
             .add_service(health_service)

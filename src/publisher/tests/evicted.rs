@@ -268,3 +268,67 @@ fn a_sweep_in_steps_is_a_sweep() {
     assert_eq!(publisher.counts(), Counts::default());
     assert_eq!(publisher.index().dictionary().replicas().count(), 0);
 }
+
+#[test]
+fn what_goes_with_the_report_that_brought_it_is_dropped_and_what_was_there_is_evicted() {
+    let letters = |hashes: &[&str]| update("r", hashes.iter().map(|hash| entry(hash, 16)).collect());
+    let mut nothing = limited(0, &[("t", 0)]);
+    assert_eq!(reasons(&nothing.report(&letters(&["a", "b", "c"]), NOW_MS)), [("over_quota", 3)]);
+    assert_eq!(nothing.dropped().total(), 3);
+    let mut publisher = limited(4, &[("t", 3)]);
+    assert_eq!(publisher.report(&letters(&["a", "b"]), NOW_MS).total(), 0);
+    assert_eq!(publisher.report(&letters(&["c", "d"]), NOW_MS + 1).total(), 0, "a was there before");
+    let older = CacheStateUpdate { timestamp_us: 5_000, ..letters(&["e", "e"]) };
+    assert_eq!(reasons(&publisher.report(&older, NOW_MS + 2)), [("over_quota", 2)], "e, offered twice");
+    let elsewhere = CacheStateUpdate { tenant_id: "u".into(), timestamp_us: 4_000, ..letters(&["x", "y"]) };
+    assert_eq!(reasons(&publisher.report(&elsewhere, NOW_MS + 3)), [("over_cap", 1)]);
+    let other = CacheStateUpdate { timestamp_us: 3_000, ..update("s", vec![entry("c", 16)]) };
+    assert_eq!(reasons(&publisher.report(&other, NOW_MS + 4)), [("over_cap", 1)], "at this replica alone");
+}
+
+#[test]
+fn a_member_that_was_cleared_gives_way_at_once() {
+    let limits = PublisherLimits { max_members: 1, ..PublisherLimits::default() };
+    let mut publisher = Publisher::new(limits);
+    let report = |replica_id: &str| update(replica_id, vec![entry("a", 16)]);
+    assert!(publisher.set_address(&Member::new("t", "m", "r"), "10.0.0.1:80"));
+    publisher.report(&report("r"), NOW_MS);
+    publisher.event(&event(EventKind::AllCleared, "r", ""), NOW_MS);
+    assert_eq!(publisher.index().members_of("t", "m").count(), 1, "it may well live");
+    assert!(publisher.set_address(&Member::new("t", "m", "s"), "10.0.0.2:80"));
+    assert_eq!(publisher.report(&report("s"), NOW_MS).total(), 0);
+    let members: Vec<_> = publisher.index().members_of("t", "m").map(|(_, member)| &*member.replica_id).collect();
+    assert_eq!(members, ["s"]);
+    publisher.event(&event(EventKind::AllCleared, "s", ""), NOW_MS);
+    publisher.report(&report("s"), NOW_MS);
+    assert_eq!(reasons(&publisher.report(&report("r"), NOW_MS)), [("too_many_members", 1)], "s is back");
+}
+
+#[test]
+fn a_member_can_be_cleared_in_steps() {
+    let mut publisher = limited(0, &[("t", 10_000)]);
+    let mut subscriber = Subscriber::new();
+    let names: Vec<String> = (0..1_000).map(|at| format!("{at}")).collect();
+    let blocks = || names.iter().map(|name| entry(name, 16)).collect();
+    publisher.report(&update("r", blocks()), NOW_MS);
+    publisher.report(&update("s", blocks()), NOW_MS);
+    let cleared = event(EventKind::AllCleared, "r", "");
+    let ahead = CacheEvent { timestamp_us: i64::MAX, ..cleared.clone() };
+    assert_eq!(publisher.cleared_by(&ahead, NOW_MS), None);
+    assert_eq!(publisher.cleared_by(&event(EventKind::PrefixEvicted, "r", "1"), NOW_MS), None);
+    let member = publisher.cleared_by(&cleared, NOW_MS).unwrap();
+    let mut step = 0;
+    let mut before = publisher.counts().entries;
+    while publisher.clear_step(&member, step) {
+        let left = publisher.counts().entries;
+        assert!(before - left < 100, "a step takes one shard's share");
+        (before, step) = (left, step + 1);
+    }
+    assert_eq!(publisher.counts().entries, 1_000);
+    subscriber.follow(&mut publisher);
+    assert_eq!(publisher.event(&cleared, NOW_MS).total(), 0);
+    assert_eq!(publisher.take_changes(), [], "nothing is left to do");
+    assert_eq!(subscriber.0.pairs(), 1_000);
+    assert!(held(&subscriber.0, &scope(), "7", "r").is_none() && held(&subscriber.0, &scope(), "7", "s").is_some());
+    assert!(!publisher.clear_step(&Member::new("t", "m", "nobody"), 0));
+}

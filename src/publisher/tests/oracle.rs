@@ -101,7 +101,8 @@ impl Random {
         let length = if self.below(3) == 0 { 1 + self.below(3) } else { 0 };
         let block_hashes: Vec<Vec<u8>> = (0..length).map(|_| self.name(&HASHES).into()).collect();
         let prefix_hash = if length > 0 && self.below(2) == 0 { Vec::new() } else { prefix_hash };
-        PrefixEntry { prefix_hash, token_count, block_token_counts: vec![16; length], block_hashes, tier, adapter_id }
+        let block_token_counts = vec![16; length];
+        PrefixEntry { prefix_hash, token_count, block_token_counts, block_hashes, tier, adapter_id, tokens_before: 0 }
     }
 
     fn event(&mut self) -> CacheEvent {
@@ -153,9 +154,10 @@ fn holdings(index: &Index) -> BTreeMap<Place, Held> {
     held
 }
 
-fn take(publisher: &mut Publisher, step: &Step, now_ms: u64) {
+/// How much of the step was dropped.
+fn take(publisher: &mut Publisher, step: &Step, now_ms: u64) -> u64 {
     match step {
-        Step::Report(update) => assert_eq!(publisher.report(update, now_ms).total(), 0),
+        Step::Report(update) => return publisher.report(update, now_ms).total(),
         Step::Event(event) => assert_eq!(publisher.event(event, now_ms).total(), 0),
         Step::Hit(tenant_id, hash) => {
             let held = holdings(publisher.index());
@@ -168,6 +170,7 @@ fn take(publisher: &mut Publisher, step: &Step, now_ms: u64) {
         Step::Policies(policies) => publisher.set_policies(policies.clone()),
         Step::Quotas(quotas) => publisher.set_quotas(quotas.clone()),
     }
+    0
 }
 
 /// Counts a hit of one block at one replica.
@@ -250,8 +253,11 @@ fn run(history: &[Step], defect: Option<Defect>) -> Result<(), String> {
         if let Step::Wait(ms) = step {
             now_ms += ms;
         }
-        take(&mut publisher, step, now_ms);
+        let dropped = take(&mut publisher, step, now_ms);
         naive.step(step, now_ms);
+        if dropped != naive.dropped_at_once {
+            return Err(format!("{step:?}: {dropped} blocks dropped, not {}", naive.dropped_at_once));
+        }
         subscriber.follow(&mut publisher);
         if let Some(difference) = differ(&naive, &publisher, &subscriber) {
             return Err(format!("{step:?}: {difference}"));
@@ -304,6 +310,7 @@ fn every_planted_defect_is_found_and_shrinks() {
         Defect::ReportForgetsHits,
         Defect::EventStaysInOneScheme,
         Defect::ClearKeepsAdapters,
+        Defect::DropsAreSilent,
     ] {
         let (seed, shrunk, _) = first_failure(Some(defect)).unwrap_or_else(|| panic!("{defect:?} passes"));
         assert!(shrunk.len() <= 14, "{defect:?}, seed {seed}, is still {} long", shrunk.len());

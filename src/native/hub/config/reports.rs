@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::config::RESERVED_TENANT;
+use crate::config::{Adapter, RESERVED_TENANT};
 use crate::fingerprint::BlockSize;
 use crate::native::hub::problems::{Problems, is_host_and_port};
 
@@ -68,6 +68,27 @@ pub struct RawModelBlocks {
     model_id: String,
     hash_scheme: Option<String>,
     block_size: u64,
+    adapters: Option<RawAdapters>,
+}
+
+/// Names, each also the adapter's id, or a map from names to ids.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum RawAdapters {
+    Names(Vec<String>),
+    Ids(BTreeMap<String, String>),
+}
+
+// === impl RawAdapters ===
+
+impl RawAdapters {
+    /// Served names with the adapters' ids.
+    fn into_pairs(self) -> Vec<(String, String)> {
+        match self {
+            RawAdapters::Names(names) => names.into_iter().map(|name| (name.clone(), name)).collect(),
+            RawAdapters::Ids(ids) => ids.into_iter().collect(),
+        }
+    }
 }
 
 // === impl ReportsConfig ===
@@ -143,13 +164,19 @@ pub fn reports(raw: RawReports, problems: &mut Problems) -> ReportsConfig {
     }
 }
 
-/// Checks `models`.
-pub fn models(raw: Vec<RawModelBlocks>, problems: &mut Problems) -> Vec<ModelBlocks> {
+/// Checks `models`: the block sizes, and the adapters of all models by served name.
+pub fn models(raw: Vec<RawModelBlocks>, problems: &mut Problems) -> (Vec<ModelBlocks>, BTreeMap<String, Adapter>) {
     few("models", raw.len(), problems);
     let mut seen = HashSet::new();
     let mut models = Vec::with_capacity(raw.len());
-    for (at, raw) in raw.into_iter().enumerate() {
+    let mut listed = Vec::new();
+    for (at, mut raw) in raw.into_iter().enumerate() {
         let field = |name: &str| format!("models[{at}].{name}");
+        let adapters = raw.adapters.take().map_or_else(Vec::new, RawAdapters::into_pairs);
+        few(&field("adapters"), adapters.len(), problems);
+        listed.extend(adapters.into_iter().map(|(name, adapter_id)| {
+            (field("adapters"), name, Adapter { model_id: raw.model_id.clone(), adapter_id })
+        }));
         problems.name(&field("model_id"), &raw.model_id);
         if let Some(hash_scheme) = &raw.hash_scheme {
             problems.name(&field("hash_scheme"), hash_scheme);
@@ -166,7 +193,28 @@ pub fn models(raw: Vec<RawModelBlocks>, problems: &mut Problems) -> Vec<ModelBlo
             }
         }
     }
-    models
+    let adapters = adapters_by_name(listed, &models, problems);
+    (models, adapters)
+}
+
+/// A request's `model_id` must name one thing: each served name is listed once, and is no model's id.
+fn adapters_by_name(
+    listed: Vec<(String, String, Adapter)>,
+    models: &[ModelBlocks],
+    problems: &mut Problems,
+) -> BTreeMap<String, Adapter> {
+    let model_ids: HashSet<&str> = models.iter().map(|model| model.model_id.as_str()).collect();
+    let mut adapters = BTreeMap::new();
+    for (field, name, adapter) in listed {
+        problems.name(&field, &name);
+        problems.name(&field, &adapter.adapter_id);
+        if model_ids.contains(name.as_str()) || adapters.contains_key(&name) {
+            problems.add(&field, &name, "a name that is neither listed yet nor a model_id");
+        } else {
+            adapters.insert(name, adapter);
+        }
+    }
+    adapters
 }
 
 fn few(field: &str, count: usize, problems: &mut Problems) {
@@ -218,6 +266,27 @@ mod tests {
         let expected = [
             "models[1].block_size is `0`, allowed is 1 to 65536 tokens",
             "models[2].model_id is `m`, allowed is a model and hash_scheme that no other entry has",
+        ];
+        assert_eq!(problems.into_lines(), expected);
+    }
+
+    #[test]
+    fn adapters_are_a_list_or_a_map_and_name_one_thing_each() {
+        let mut problems = Problems::default();
+        let yaml = "[{model_id: m, block_size: 16, adapters: [a, b]}, {model_id: n, block_size: 16, adapters: {c: x}}]";
+        let (_, adapters) = models(serde_norway::from_str(yaml).unwrap(), &mut problems);
+        let pairs: Vec<_> = adapters
+            .iter()
+            .map(|(name, adapter)| (name.as_str(), adapter.model_id.as_str(), adapter.adapter_id.as_str()))
+            .collect();
+        assert_eq!(pairs, [("a", "m", "a"), ("b", "m", "b"), ("c", "n", "x")]);
+        let yaml = "[{model_id: m, block_size: 16, adapters: [a, a, m, '']}]";
+        models(serde_norway::from_str(yaml).unwrap(), &mut problems);
+        let expected = [
+            "models[0].adapters is `a`, allowed is a name that is neither listed yet nor a model_id",
+            "models[0].adapters is `m`, allowed is a name that is neither listed yet nor a model_id",
+            "models[0].adapters is ``, allowed is 1 to 256 bytes",
+            "models[0].adapters is ``, allowed is 1 to 256 bytes",
         ];
         assert_eq!(problems.into_lines(), expected);
     }

@@ -2,19 +2,22 @@
 //!
 //! In: a replica's tenant and id. Out: `ip:port`, or nothing where it is not known, in this order: the id itself, if it is
 //! an `ip:port`; `reports.addresses`; the address of the followed replica of that id; `reports.address_template`. Names
-//! are resolved, and what came of it is kept for a while, so that a report seldom waits for a name server.
+//! are resolved beside the reports, which wait for no name server, a few at a time and each for all who ask; what came of
+//! it is kept for a while. Memory and log lines are bounded, whatever names are reported.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::lookup_host;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tracing::info;
 
 use crate::native::hub::config::{ReplicaConfig, ReportsConfig, filled};
 use crate::native::hub::problems::is_host_and_port;
+use crate::observation::Member;
 
 /// How long a name server may take.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(1);
@@ -22,8 +25,14 @@ const RESOLVE_LIMIT: Duration = Duration::from_secs(1);
 const KEEP_RESOLVED: Duration = Duration::from_secs(30);
 /// A name without an address is asked for again after this long.
 const KEEP_UNRESOLVED: Duration = Duration::from_secs(5);
+/// A name without an address is logged once in this time.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// The most names that are kept.
 const MAX_NAMES: usize = 16_384;
+/// The most members that wait for one name.
+const MAX_WAITING: usize = 4_096;
+/// The most names that are asked for at once.
+const MAX_ASKING: usize = 16;
 /// The longest name with its port, in bytes: what a name server can know, and some.
 const MAX_NAME_BYTES: usize = 264;
 
@@ -32,12 +41,25 @@ pub struct AddressBook {
     listed: BTreeMap<String, String>,
     followed: HashMap<String, String>,
     template: Option<String>,
-    resolved: Mutex<HashMap<String, Resolved>>,
+    names: Mutex<HashMap<String, Resolved>>,
+    places: Semaphore,
 }
 
+/// What is known of a name.
+#[derive(Default)]
 struct Resolved {
     address: Option<SocketAddr>,
-    ask_again: Instant,
+    /// None before the first answer.
+    ask_again: Option<Instant>,
+    logged: Option<Instant>,
+    /// Who waits for an answer; none while nobody asks.
+    waiting: HashSet<Member>,
+}
+
+/// A name that is about to be asked for.
+pub struct Asking {
+    book: Arc<AddressBook>,
+    name: String,
 }
 
 // === impl AddressBook ===
@@ -49,29 +71,68 @@ impl AddressBook {
             listed: reports.addresses.clone(),
             followed: followed.iter().map(|replica| (replica.id.clone(), replica.address.clone())).collect(),
             template: reports.address_template.clone(),
-            resolved: Mutex::default(),
+            names: Mutex::default(),
+            places: Semaphore::new(MAX_ASKING),
         }
     }
 
-    /// `ip:port` of this replica, if it is known.
-    pub async fn address(&self, tenant_id: &str, replica_id: &str) -> Option<SocketAddr> {
+    /// `ip:port` of this replica, as far as that needs no name server.
+    pub fn known(&self, tenant_id: &str, replica_id: &str) -> Option<SocketAddr> {
         let name = self.name(tenant_id, replica_id)?;
-        if let Ok(literal) = name.parse() {
-            return Some(literal);
+        name.parse().ok().or_else(|| {
+            let names = self.names();
+            let resolved = names.get(&name).filter(|resolved| !resolved.is_due(Instant::now()))?;
+            resolved.address
+        })
+    }
+
+    /// A question to a name server that somebody has to ask, if it is time to; whoever asks it has an answer for `member`
+    /// too, and so does one that is under way already.
+    pub fn ask(book: &Arc<AddressBook>, member: &Member) -> Option<Asking> {
+        let name = book.name(&member.tenant_id, &member.replica_id)?;
+        if name.parse::<SocketAddr>().is_ok() {
+            return None;
         }
-        if let Some(address) = self.kept(&name) {
-            return address;
+        let now = Instant::now();
+        let mut names = book.names();
+        if names.len() >= MAX_NAMES && !names.contains_key(&name) {
+            names.retain(|_, known| !known.can_go(now));
+            if names.len() >= MAX_NAMES {
+                return None;
+            }
         }
-        let addresses = timeout(RESOLVE_LIMIT, lookup_host(&name)).await;
-        let addresses: Vec<SocketAddr> = addresses.ok().and_then(Result::ok).into_iter().flatten().collect();
+        let known = names.entry(name.clone()).or_default();
+        if !known.is_due(now) {
+            return None;
+        }
+        let is_first = known.waiting.is_empty();
+        if known.waiting.len() < MAX_WAITING {
+            known.waiting.insert(member.clone());
+        }
+        drop(names);
+        is_first.then(|| Asking { book: Arc::clone(book), name })
+    }
+
+    fn names(&self) -> MutexGuard<'_, HashMap<String, Resolved>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in what a name server said; who waited for it, and the address for them.
+    fn answered(&self, name: &str, addresses: &[SocketAddr]) -> Vec<(Member, SocketAddr)> {
+        let now = Instant::now();
+        let mut names = self.names();
+        let Some(known) = names.get_mut(name) else { return Vec::new() };
         // A name of several addresses comes in any order: what was chosen first stays while it is one of them.
-        let chosen = self.last(&name).filter(|last| addresses.contains(last));
-        let address = chosen.or_else(|| addresses.first().copied());
-        if address.is_none() {
-            info!(replica_id, name, "the address of a reported replica is not known");
+        let chosen = known.address.filter(|last| addresses.contains(last));
+        known.address = chosen.or_else(|| addresses.first().copied());
+        known.ask_again = Some(now + if known.address.is_some() { KEEP_RESOLVED } else { KEEP_UNRESOLVED });
+        if known.address.is_none() && known.may_log(now) {
+            known.logged = Some(now);
+            info!(name, "the address of reported replicas is not known");
         }
-        self.keep(name, address);
-        address
+        let waiting = std::mem::take(&mut known.waiting);
+        let Some(address) = known.address else { return Vec::new() };
+        waiting.into_iter().map(|member| (member, address)).collect()
     }
 
     /// `host:port` of this replica, if it has one.
@@ -85,27 +146,35 @@ impl AddressBook {
         let name = filled(self.template.as_ref()?, tenant_id, replica_id);
         (name.len() <= MAX_NAME_BYTES && is_host_and_port(&name)).then_some(name)
     }
+}
 
-    fn kept(&self, name: &str) -> Option<Option<SocketAddr>> {
-        let resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
-        resolved.get(name).filter(|resolved| Instant::now() < resolved.ask_again).map(|resolved| resolved.address)
+// === impl Asking ===
+
+impl Asking {
+    /// Asks, once it is its turn. Whoever waited for the answer, with the address; nobody if there is none.
+    pub async fn answer(self) -> Vec<(Member, SocketAddr)> {
+        let Ok(_place) = self.book.places.acquire().await else { return Vec::new() };
+        let addresses = timeout(RESOLVE_LIMIT, lookup_host(&self.name)).await;
+        let addresses: Vec<SocketAddr> = addresses.ok().and_then(Result::ok).into_iter().flatten().collect();
+        self.book.answered(&self.name, &addresses)
+    }
+}
+
+// === impl Resolved ===
+
+impl Resolved {
+    /// Whether it is time to ask (again).
+    fn is_due(&self, now: Instant) -> bool {
+        self.ask_again.is_none_or(|ask_again| now >= ask_again)
     }
 
-    /// What the name was last, however long ago.
-    fn last(&self, name: &str) -> Option<SocketAddr> {
-        self.resolved.lock().unwrap_or_else(PoisonError::into_inner).get(name)?.address
+    fn may_log(&self, now: Instant) -> bool {
+        self.logged.is_none_or(|logged| now >= logged + LOG_INTERVAL)
     }
 
-    fn keep(&self, name: String, address: Option<SocketAddr>) {
-        let now = Instant::now();
-        let ask_again = now + if address.is_some() { KEEP_RESOLVED } else { KEEP_UNRESOLVED };
-        let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
-        if resolved.len() >= MAX_NAMES {
-            resolved.retain(|_, kept| now < kept.ask_again);
-        }
-        if resolved.len() < MAX_NAMES {
-            resolved.insert(name, Resolved { address, ask_again });
-        }
+    /// Whether nothing is lost with it.
+    fn can_go(&self, now: Instant) -> bool {
+        self.waiting.is_empty() && self.is_due(now) && self.may_log(now)
     }
 }
 
@@ -151,12 +220,38 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_are_resolved_and_kept() {
-        let book = book(Some("{replica_id}:80"));
-        let address = book.address("t", "followed").await.unwrap();
-        assert!(address.ip().is_loopback() && address.port() == 8_000);
-        assert_eq!(book.kept("localhost:8000"), Some(Some(address)));
-        assert_eq!(book.address("t", "no-such-name.invalid").await, None);
-        assert_eq!(book.kept("no-such-name.invalid:80"), Some(None));
+    async fn names_are_asked_for_once_for_all_who_wait_and_kept() {
+        let book = Arc::new(book(Some("{replica_id}:80")));
+        let (one, other) = (Member::new("t", "m", "followed"), Member::new("t", "n", "followed"));
+        assert_eq!(book.known("t", "followed"), None);
+        let asking = AddressBook::ask(&book, &one).unwrap();
+        assert!(AddressBook::ask(&book, &other).is_none(), "it is under way");
+        let answers: BTreeMap<Member, SocketAddr> = asking.answer().await.into_iter().collect();
+        let address = answers[&one];
+        assert!(address.ip().is_loopback() && address.port() == 8_000 && answers[&other] == address);
+        assert_eq!(book.known("t", "followed"), Some(address));
+        assert!(AddressBook::ask(&book, &one).is_none(), "it is kept");
+
+        let nowhere = Member::new("t", "m", "no-such-name.invalid");
+        assert_eq!(AddressBook::ask(&book, &nowhere).unwrap().answer().await, []);
+        assert!(AddressBook::ask(&book, &nowhere).is_none(), "that it has no address is kept");
+        assert!(AddressBook::ask(&book, &Member::new("t", "m", "10.0.0.1:80")).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_without_an_address_is_logged_once_a_minute_and_names_are_bounded() {
+        let book = Arc::new(book(Some("{replica_id}:80")));
+        let member = |id: String| Member::new("t", "m", &*id);
+        let mut logged = HashSet::new();
+        for _ in 0..20 {
+            AddressBook::ask(&book, &member("x".into())).unwrap();
+            book.answered("x:80", &[]);
+            logged.insert(book.names()["x:80"].logged.unwrap());
+            tokio::time::advance(Duration::from_secs(6)).await;
+        }
+        assert_eq!(logged.len(), 2, "in two minutes");
+        let asked = (0..MAX_NAMES + 10).filter(|at| AddressBook::ask(&book, &member(format!("y{at}"))).is_some());
+        assert_eq!(asked.count(), MAX_NAMES - 1);
+        assert_eq!(book.names().len(), MAX_NAMES);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! In: when the request arrived, the caller's `grpc-timeout`, the policy's `lookupTimeoutMs`, and whether text is to be
 //! tokenized. Out: the [`Deadline`]. A lookup that misses it is answered with `TIMEOUT`, a little before the caller's own
-//! deadline: after it nobody listens any more. Time is asked for only by [`Deadline::has_passed`].
+//! deadline: after it nobody listens any more. A large message took its time to come, of which the caller's clock has
+//! counted what this one has not; more is left for it. Time is asked for only by [`Deadline::has_passed`].
 
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ use tonic::{Request, Status};
 const TEXT_LIMIT: Duration = Duration::from_secs(5);
 /// The most of the caller's time that is left for the answer's way back.
 const MAX_WAY_BACK: Duration = Duration::from_millis(10);
+/// As much of a message as adds a millisecond to what is left.
+const BYTES_PER_MS: usize = 100_000;
 /// The longest bound; a longer one is none.
 const MAX_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -47,10 +50,16 @@ impl Arrived {
 // === impl Deadline ===
 
 impl Deadline {
-    /// The tightest bound there is.
-    pub fn new(arrived: Instant, caller: Option<Duration>, policy_timeout_ms: u32, needs_text: bool) -> Deadline {
+    /// The tightest bound there is for a message of about `message_bytes`.
+    pub fn new(
+        arrived: Instant,
+        caller: Option<Duration>,
+        message_bytes: usize,
+        policy_timeout_ms: u32,
+        needs_text: bool,
+    ) -> Deadline {
         let caller = caller.filter(|limit| *limit <= MAX_LIMIT);
-        let caller = caller.map(|limit| limit.saturating_sub((limit / 8).min(MAX_WAY_BACK)));
+        let caller = caller.map(|limit| limit.saturating_sub(way_back(limit, message_bytes)));
         let policy = (policy_timeout_ms > 0).then(|| Duration::from_millis(policy_timeout_ms.into()));
         let limit = caller.into_iter().chain(policy).min();
         Deadline(limit.or(needs_text.then_some(TEXT_LIMIT)).map(|limit| arrived + limit))
@@ -60,6 +69,12 @@ impl Deadline {
     pub fn has_passed(self) -> bool {
         self.0.is_some_and(|deadline| Instant::now() >= deadline)
     }
+}
+
+/// What is left of the caller's time, at most a quarter.
+fn way_back(limit: Duration, message_bytes: usize) -> Duration {
+    let for_size = Duration::from_millis(u64::try_from(message_bytes / BYTES_PER_MS).unwrap_or(u64::MAX));
+    (limit / 8).min(MAX_WAY_BACK) + (limit / 8).min(for_size)
 }
 
 /// The caller's `grpc-timeout`: at most 8 digits and a unit. What is malformed is none, as in the server beneath.
@@ -110,7 +125,7 @@ mod tests {
         let now = Instant::now();
         let limit = |caller: Option<u64>, policy, needs_text| {
             let caller = caller.map(Duration::from_millis);
-            Deadline::new(now, caller, policy, needs_text).0.map(|deadline| (deadline - now).as_millis())
+            Deadline::new(now, caller, 0, policy, needs_text).0.map(|deadline| (deadline - now).as_millis())
         };
         assert_eq!(limit(None, 0, false), None);
         assert_eq!(limit(None, 0, true), Some(5_000));
@@ -120,5 +135,15 @@ mod tests {
         assert_eq!(limit(Some(40), 20, false), Some(20));
         assert_eq!(limit(Some(0), 20, false), Some(0));
         assert_eq!(limit(Some(u64::MAX), 0, false), None);
+    }
+
+    #[test]
+    fn more_is_left_for_a_large_message_but_no_more_than_a_quarter() {
+        let left = |limit, message_bytes| way_back(Duration::from_millis(limit), message_bytes).as_millis();
+        assert_eq!(left(1_000, 99_999), 10);
+        assert_eq!(left(1_000, 8_000_000), 90);
+        assert_eq!(left(200, 8_000_000), 35);
+        assert_eq!(left(40, 8_000_000), 10);
+        assert_eq!(left(0, usize::MAX), 0);
     }
 }

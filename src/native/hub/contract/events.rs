@@ -31,6 +31,9 @@ impl EventFilter {
             Observation::Scope { slot, scope } => {
                 self.scopes.insert(*slot, scope.clone());
             }
+            Observation::ScopeGone { slot } => {
+                self.scopes.remove(slot);
+            }
             Observation::ReplicaUp { replica, member, .. } => self.up(*replica, member, now_ms, events),
             Observation::ReplicaComplete { replica } => self.replica(Type::ReplicaUpdated, *replica, now_ms, events),
             Observation::ReplicaGone { replica } => {
@@ -38,6 +41,8 @@ impl EventFilter {
                 self.members.remove(replica);
             }
             Observation::Cleared { replica } => self.replica(Type::AllCleared, *replica, now_ms, events),
+            // A load that was forgotten is no news of the replica: `ALL_CLEARED` is.
+            Observation::Stats { stats, .. } if stats.reported_ms == 0 => {}
             Observation::Stats { replica, stats } => {
                 self.replica(Type::ReplicaUpdated, *replica, stats.reported_ms, events);
             }
@@ -139,6 +144,7 @@ mod tests {
             },
             Observation::ReplicaComplete { replica: A },
             Observation::Stats { replica: A, stats: ReplicaStats { reported_ms: 8, ..ReplicaStats::default() } },
+            Observation::Stats { replica: A, stats: ReplicaStats::default() },
             Observation::Removed { replica: A, scope: SCOPE, keys: vec![BlockKey::Hash64(1)] },
             up(ReplicaSlot(2)),
             Observation::Cleared { replica: ReplicaSlot(2) },

@@ -2,26 +2,31 @@
 //!
 //! In: a request, whatever it is. Out: a response, always. The order is the contract's: the reserved tenant, the deadline,
 //! the policy's demands, the keys, the index, the deadline again; then hits are credited and the call is counted. No lock
-//! is held but while the index is asked.
+//! is held but while the index is asked, and that is asked piece by piece where the chain is long.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tonic::Request;
 
+use super::adapters::Adapters;
 use super::deadline::{Arrived, Deadline, caller_timeout};
+use super::heavy::{FEW_BLOCKS, Heavy};
+use super::matching;
 use super::messages::v1alpha1::{LookupRouteRequest, LookupRouteResponse};
-use super::messages::{lookup_request, lookup_response};
+use super::messages::{lookup_bytes, lookup_request, lookup_response};
 use super::metrics::ContractMetrics;
 use super::preparing::{Preparing, SharedTokenizer, needs_text};
 use crate::fingerprint::BlockSize;
 use crate::native::hub::clock::unix_ms;
-use crate::native::hub::config::ModelBlocks;
+use crate::native::hub::config::{HubConfig, ModelBlocks};
 use crate::native::hub::state::HubState;
 use crate::observation::RESERVED_TENANT;
-use crate::request::{LookupRequest, NoTokenizer, Resolved};
-use crate::routing::lookup::{Answer, Lookup, answer_resolved};
+use crate::request::{LookupRequest, NoTokenizer, RequestChain, Resolved};
+use crate::routing::decision::Foreknown;
+use crate::routing::lookup::{Answer, Lookup, answer_foreknown};
 use crate::routing::policy::{Eviction, Policy, Ranking};
 use crate::routing::reason::ReasonCode;
 
@@ -30,12 +35,23 @@ pub struct Lookups {
     state: Arc<HubState>,
     ranking: Arc<Ranking>,
     preparing: Preparing,
+    heavy: Heavy,
     block_sizes: BlockSizes,
+    adapters: Adapters,
     metrics: Arc<ContractMetrics>,
 }
 
 /// The block sizes that the configuration gives, by model and then by hash scheme.
 struct BlockSizes(HashMap<String, HashMap<Option<String>, BlockSize>>);
+
+/// A lookup whose keys are known.
+struct Prepared {
+    request: LookupRequest,
+    prompt: Resolved,
+    policy: Arc<Policy>,
+    ranking: Arc<Ranking>,
+    deadline: Deadline,
+}
 
 // === impl Lookups ===
 
@@ -45,25 +61,35 @@ impl Lookups {
         state: &Arc<HubState>,
         ranking: Arc<Ranking>,
         tokenizer: SharedTokenizer,
-        models: &[ModelBlocks],
+        config: &HubConfig,
         metrics: Arc<ContractMetrics>,
+        heavy: Heavy,
     ) -> Lookups {
-        let preparing = Preparing::new(tokenizer);
-        Lookups { state: Arc::clone(state), ranking, preparing, block_sizes: BlockSizes::new(models), metrics }
+        Lookups {
+            state: Arc::clone(state),
+            ranking,
+            preparing: Preparing::new(tokenizer, heavy.clone()),
+            heavy,
+            block_sizes: BlockSizes::new(&config.models),
+            adapters: Adapters::new(config),
+            metrics,
+        }
     }
 
     /// The response to a request that has [arrived](Arrived).
     pub async fn answer(&self, request: Request<LookupRouteRequest>) -> LookupRouteResponse {
         let Arrived(arrived) = request.extensions().get().copied().unwrap_or_else(Arrived::now);
         let caller = caller_timeout(request.metadata());
-        let request = request.into_inner();
-        let (model_id, adapter_id) = (request.model_id.clone(), request.adapter_id.clone());
+        let mut request = request.into_inner();
         let is_reserved = request.tenant_id == RESERVED_TENANT;
+        if !is_reserved {
+            self.state.read(|publisher| self.adapters.resolve(&mut request, publisher.index().dictionary()));
+        }
+        let (model_id, adapter_id) = (request.model_id.clone(), request.adapter_id.clone());
         let answer = if is_reserved {
             Answer::refused(ReasonCode::NoHint)
         } else {
-            let block_size = self.block_size(&model_id, &request.hash_scheme);
-            self.decide(lookup_request(request, block_size), arrived, caller).await
+            self.decide(request, arrived, caller).await.unwrap_or_else(|answer| answer)
         };
         let took = arrived.elapsed();
         let (reason, has_hint) = (answer.decision.reason, !answer.decision.ranked.is_empty());
@@ -72,37 +98,32 @@ impl Lookups {
         LookupRouteResponse { lookup_latency_us, ..lookup_response(answer, &adapter_id) }
     }
 
-    async fn decide(&self, request: LookupRequest, arrived: Instant, caller: Option<std::time::Duration>) -> Answer {
-        let policy = self.state.read(|publisher| publisher.policies().for_tenant(&request.scope.tenant_id).clone());
+    async fn decide(
+        &self,
+        request: LookupRouteRequest,
+        arrived: Instant,
+        caller: Option<Duration>,
+    ) -> Result<Answer, Answer> {
+        let policy = self.state.read(|publisher| publisher.policies().for_tenant(&request.tenant_id).clone());
         let policy = Arc::new(policy);
-        let needs_text = needs_text(&request, policy.strategy);
-        let deadline = Deadline::new(arrived, caller, policy.lookup_timeout_ms, needs_text);
-        match self.preparing.resolve(request, &policy, &self.ranking, deadline).await {
-            Ok((request, prompt)) => self.look_up(&request, prompt, &policy, deadline),
-            Err(answer) => answer,
+        let message_bytes = lookup_bytes(&request);
+        let deadline_of =
+            |needs_text| Deadline::new(arrived, caller, message_bytes, policy.lookup_timeout_ms, needs_text);
+        let block_size = self.block_size(&request.model_id, &request.hash_scheme);
+        let request = if request.block_hashes.len().max(request.block_token_counts.len()) > FEW_BLOCKS {
+            self.heavy.run(deadline_of(false), move || lookup_request(request, block_size)).await?
+        } else {
+            lookup_request(request, block_size)
+        };
+        let deadline = deadline_of(needs_text(&request, policy.strategy));
+        let (request, prompt) = self.preparing.resolve(request, &policy, &self.ranking, deadline).await?;
+        let is_long = matches!(&prompt.chain, RequestChain::Chain(blocks) if blocks.len() > FEW_BLOCKS);
+        let prepared = Prepared { request, prompt, policy, ranking: Arc::clone(&self.ranking), deadline };
+        if !is_long {
+            return Ok(prepared.look_up(&self.state, &Foreknown::default()));
         }
-    }
-
-    /// Asks the index, and credits what is delivered.
-    fn look_up(&self, request: &LookupRequest, prompt: Resolved, policy: &Policy, deadline: Deadline) -> Answer {
-        let answer = self.state.read(|publisher| {
-            let lookup = Lookup {
-                index: publisher.index(),
-                policy,
-                ranking: &self.ranking,
-                tokenizer: &NoTokenizer,
-                now_ms: unix_ms(),
-                is_late: &|| deadline.has_passed(),
-            };
-            answer_resolved(&lookup, request, prompt)
-        });
-        if policy.eviction == Eviction::Lfu
-            && answer.decision.reason == ReasonCode::PrefixMatch
-            && let Some(chain) = &answer.chain
-        {
-            self.state.change(|publisher| publisher.credit(&request.scope, chain, &answer.decision.ranked));
-        }
-        answer
+        let state = Arc::clone(&self.state);
+        Ok(self.heavy.run(deadline, move || prepared.look_up_in_pieces(&state)).await?)
     }
 
     /// Tokens in a block of this model: as configured, else as followed replicas have it, else the contract's default.
@@ -111,6 +132,55 @@ impl Lookups {
             .get(model_id, hash_scheme)
             .or_else(|| self.state.block_size(model_id, hash_scheme))
             .unwrap_or(BlockSize::DEFAULT)
+    }
+}
+
+// === impl Prepared ===
+
+impl Prepared {
+    /// Asks the index, and credits what is delivered.
+    fn look_up(self, state: &HubState, foreknown: &Foreknown) -> Answer {
+        let Prepared { request, prompt, policy, ranking, deadline } = self;
+        let answer = state.read(|publisher| {
+            let lookup = Lookup {
+                index: publisher.index(),
+                policy: &policy,
+                ranking: &ranking,
+                tokenizer: &NoTokenizer,
+                now_ms: unix_ms(),
+                is_late: &|| deadline.has_passed(),
+            };
+            answer_foreknown(&lookup, &request, prompt, foreknown)
+        });
+        if policy.eviction == Eviction::Lfu && answer.decision.reason == ReasonCode::PrefixMatch {
+            match &answer.chain {
+                Some(RequestChain::Chain(blocks)) => {
+                    matching::credit(state, &request.scope, blocks, &answer.decision.ranked);
+                }
+                Some(chain) => {
+                    state.change(|publisher| publisher.credit(&request.scope, chain, &answer.decision.ranked));
+                }
+                None => {}
+            }
+        }
+        answer
+    }
+
+    /// The same for a long chain.
+    fn look_up_in_pieces(self, state: &HubState) -> Answer {
+        let RequestChain::Chain(blocks) = &self.prompt.chain else {
+            return self.look_up(state, &Foreknown::default());
+        };
+        let settings = (&*self.policy, &*self.ranking);
+        let scope = &self.request.scope;
+        match matching::foreknown(state, scope, blocks, &self.prompt.chain, settings, self.deadline) {
+            // The response says that there was a chain, and nothing of it.
+            Some(foreknown) => {
+                let answer = self.look_up(state, &foreknown);
+                Answer { chain: answer.chain.map(|_| RequestChain::Chain(Vec::new())), ..answer }
+            }
+            None => Answer::refused(ReasonCode::Timeout),
+        }
     }
 }
 

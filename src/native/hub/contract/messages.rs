@@ -22,6 +22,13 @@ pub mod v1alpha1 {
     include!(concat!(env!("OUT_DIR"), "/inferencecache.v1alpha1.rs"));
 }
 
+/// About how many bytes the message has.
+pub fn lookup_bytes(request: &LookupRouteRequest) -> usize {
+    let a_hash = request.block_hashes.first().map_or(0, |hash| hash.len() + 2);
+    let lists = request.block_hashes.len() * a_hash + request.block_token_counts.len() + request.token_ids.len() * 3;
+    lists + request.prompt_text.len()
+}
+
 /// The request's scope.
 pub fn scope_of(request: &LookupRouteRequest) -> Scope {
     Scope {
@@ -119,6 +126,7 @@ fn reported_prefix(entry: v1alpha1::PrefixEntry) -> message::PrefixEntry {
         token_count: entry.token_count,
         block_hashes: entry.block_hashes.into_iter().map(Vec::from).collect(),
         block_token_counts: entry.block_token_counts,
+        tokens_before: 0,
         tier: entry.tier,
         adapter_id: entry.adapter_id,
     }

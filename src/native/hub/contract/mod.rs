@@ -10,12 +10,16 @@
 //! and no load makes it an error. RenderTemplate and LookupPDRoute answer what the contract says for a server without
 //! templates and pools; StreamMetrics closes at once.
 
+mod adapters;
 mod addresses;
+pub mod codec;
 mod deadline;
 mod events;
 mod following;
+mod heavy;
 mod labels;
 mod lookup;
+mod matching;
 pub mod messages;
 mod metrics;
 mod preparing;
@@ -33,6 +37,7 @@ use super::config::HubConfig;
 use super::state::HubState;
 use addresses::AddressBook;
 use deadline::Arrived;
+use heavy::Heavy;
 pub use labels::ModelLabels;
 use lookup::Lookups;
 use messages::v1alpha1::inference_cache_server::{InferenceCache, InferenceCacheServer};
@@ -76,10 +81,11 @@ impl Contract {
         stop: &CancellationToken,
     ) -> Contract {
         let ranking = Arc::new(config.routing.clone());
+        let heavy = Heavy::new();
         Contract {
             state: Arc::clone(state),
-            lookups: Lookups::new(state, ranking, tokenizer, &config.models, metrics),
-            reports: Reports::new(state, AddressBook::new(&config.reports, &config.replicas)),
+            lookups: Lookups::new(state, ranking, tokenizer, config, metrics, heavy.clone()),
+            reports: Reports::new(state, AddressBook::new(&config.reports, &config.replicas), heavy),
             stop: stop.clone(),
         }
     }
@@ -108,7 +114,7 @@ impl InferenceCache for Contract {
     }
 
     async fn publish_event(&self, request: Request<CacheEvent>) -> Result<Response<Ack>, Status> {
-        Ok(Response::new(self.reports.event(request.into_inner())))
+        Ok(Response::new(self.reports.event(request.into_inner()).await))
     }
 
     async fn get_cache_state(

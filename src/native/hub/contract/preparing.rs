@@ -12,6 +12,7 @@ use tokio::time::timeout_at;
 use tracing::error;
 
 use super::deadline::Deadline;
+use super::heavy::{FEW_BLOCKS, Heavy};
 use crate::request::{LookupRequest, PromptSource, Resolved, TokenizeError, Tokenizer, WireChain};
 use crate::routing::lookup::{Answer, resolve_prompt};
 use crate::routing::policy::{Policy, Ranking, Strategy};
@@ -27,6 +28,7 @@ pub type SharedTokenizer = Arc<dyn Tokenizer + Send + Sync>;
 
 /// Turns requests into keys.
 pub struct Preparing {
+    heavy: Heavy,
     tokenizer: SharedTokenizer,
     slots: Arc<Semaphore>,
 }
@@ -39,7 +41,7 @@ struct Saturated;
 enum Effort {
     /// Little: it is done at once.
     Little,
-    /// Many token ids are hashed.
+    /// Many token ids are hashed, or many keys taken over.
     Hashing,
     /// Text is tokenized.
     Tokenizing,
@@ -49,8 +51,8 @@ enum Effort {
 
 impl Preparing {
     /// With this tokenizer, and no text under way.
-    pub fn new(tokenizer: SharedTokenizer) -> Preparing {
-        Preparing { tokenizer, slots: Arc::new(Semaphore::new(MAX_TOKENIZING)) }
+    pub fn new(tokenizer: SharedTokenizer, heavy: Heavy) -> Preparing {
+        Preparing { heavy, tokenizer, slots: Arc::new(Semaphore::new(MAX_TOKENIZING)) }
     }
 
     /// The keys of `request`, which is handed back with them.
@@ -73,6 +75,14 @@ impl Preparing {
         if effort == Effort::Little || (effort == Effort::Tokenizing && slot.is_none()) {
             let resolved = resolve_prompt(&request, policy, ranking, &Saturated, &is_late)?;
             return Ok((request, resolved));
+        }
+        if effort == Effort::Hashing {
+            let (policy, ranking) = (Arc::clone(policy), Arc::clone(ranking));
+            let hashing = move || {
+                let resolved = resolve_prompt(&request, &policy, &ranking, &Saturated, &is_late);
+                Ok((request, resolved?))
+            };
+            return self.heavy.run(deadline, hashing).await?;
         }
         let (policy, ranking, tokenizer) = (Arc::clone(policy), Arc::clone(ranking), Arc::clone(&self.tokenizer));
         let resolving = spawn_blocking(move || {
@@ -106,7 +116,8 @@ impl Effort {
         let prompt = &request.prompt;
         let chain_counts = strategy.enable_chain_matching && prompt.chain != WireChain::Absent;
         if chain_counts || prompt.prefix_hash.is_some() {
-            return Effort::Little;
+            let is_long = matches!(&prompt.chain, WireChain::Chain(blocks) if blocks.len() > FEW_BLOCKS);
+            return if is_long { Effort::Hashing } else { Effort::Little };
         }
         match &prompt.source {
             PromptSource::Text(_) => Effort::Tokenizing,
@@ -155,7 +166,7 @@ mod tests {
         source: PromptSource,
         deadline: Deadline,
     ) -> Result<Resolved, ReasonCode> {
-        let preparing = Preparing::new(Arc::new(tokenizer));
+        let preparing = Preparing::new(Arc::new(tokenizer), Heavy::new());
         let resolved = preparing.resolve(request(source), &Arc::default(), &Arc::default(), deadline).await;
         resolved.map(|(_, resolved)| resolved).map_err(|answer| answer.decision.reason)
     }
@@ -180,7 +191,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_tokenizer_that_panics_costs_the_hint_and_its_slot_comes_back() {
-        let preparing = Preparing::new(Arc::new(Panics));
+        let preparing = Preparing::new(Arc::new(Panics), Heavy::new());
         for _ in 0..2 * MAX_TOKENIZING {
             let request = request(PromptSource::Text("x".into()));
             let answer = preparing.resolve(request, &Arc::default(), &Arc::default(), Deadline(None)).await;

@@ -3,12 +3,15 @@
 //! In: updates and events, whatever they are. Out: an [`Ack`], accepted unless everything was dropped, that names what was
 //! dropped and how often.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::task::yield_now;
 use tonic::{Status, Streaming};
 
 use super::addresses::AddressBook;
+use super::deadline::Deadline;
+use super::heavy::{FEW_BLOCKS, Heavy};
 use super::messages::v1alpha1::{self, Ack};
 use super::messages::{reported_event, reported_update};
 use crate::native::hub::clock::unix_ms;
@@ -18,12 +21,16 @@ use crate::publisher::message::{self, CacheStateUpdate, EventKind};
 use crate::publisher::{Dropped, Publisher};
 
 /// How many blocks are taken in without a pause.
-const PIECE_BLOCKS: usize = 1_024;
+const PIECE_BLOCKS: usize = 512;
+
+/// How many blocks of a member are cleared without a pause.
+const MAX_CLEARED_BLOCKS: u64 = 4_096;
 
 /// Takes in what producers say.
 pub struct Reports {
     state: Arc<HubState>,
-    addresses: AddressBook,
+    addresses: Arc<AddressBook>,
+    heavy: Heavy,
 }
 
 /// What became of the updates of a stream.
@@ -38,8 +45,8 @@ struct Outcome {
 
 impl Reports {
     /// Into `state`.
-    pub fn new(state: &Arc<HubState>, addresses: AddressBook) -> Reports {
-        Reports { state: Arc::clone(state), addresses }
+    pub fn new(state: &Arc<HubState>, addresses: AddressBook, heavy: Heavy) -> Reports {
+        Reports { state: Arc::clone(state), addresses: Arc::new(addresses), heavy }
     }
 
     /// Takes updates as they come, until the client has said all.
@@ -49,33 +56,89 @@ impl Reports {
     pub async fn take_all(&self, mut updates: Streaming<v1alpha1::CacheStateUpdate>) -> Result<Ack, Status> {
         let mut outcome = Outcome::default();
         while let Some(update) = updates.message().await? {
-            let update = reported_update(update);
-            let member = Member::new(&*update.tenant_id, &*update.model_id, &*update.replica_id);
-            if let Some(address) = self.addresses.address(&member.tenant_id, &member.replica_id).await {
-                self.state.change(|publisher| set_address(publisher, &member, &address.to_string()));
-            }
-            outcome.offered = outcome.offered.saturating_add(update.offered());
-            // One time for all of it, however long it takes.
-            let now_ms = unix_ms();
-            for piece in pieces(update) {
-                outcome.dropped += self.state.change(|publisher| publisher.report(&piece, now_ms));
-                yield_now().await;
-            }
+            self.take(update, &mut outcome).await?;
         }
         Ok(outcome.ack())
     }
 
+    async fn take(&self, update: v1alpha1::CacheStateUpdate, outcome: &mut Outcome) -> Result<(), Status> {
+        let member = Member::new(&*update.tenant_id, &*update.model_id, &*update.replica_id);
+        let address = self.addresses.known(&member.tenant_id, &member.replica_id);
+        if let Some(address) = address {
+            self.found(&member, address).await;
+        }
+        let is_long = update.prefixes.len() > FEW_BLOCKS
+            || update.prefixes.iter().any(|entry| entry.block_hashes.len() > FEW_BLOCKS);
+        let (offered, pieces) = if is_long {
+            let taken = self.heavy.run(Deadline(None), move || in_pieces(update)).await;
+            taken.map_err(|_| Status::internal("the update was not taken in"))?
+        } else {
+            in_pieces(update)
+        };
+        outcome.offered = outcome.offered.saturating_add(offered);
+        // One time for all of it, however long it takes.
+        let now_ms = unix_ms();
+        for piece in pieces {
+            outcome.dropped += self.state.change(|publisher| publisher.report(&piece, now_ms));
+            yield_now().await;
+        }
+        if address.is_none() && self.state.read(|publisher| publisher.reported_address(&member).is_some()) {
+            self.find(member);
+        }
+        Ok(())
+    }
+
+    /// Asks where a reported member is, without holding up its reports.
+    fn find(&self, member: Member) {
+        let Some(asking) = AddressBook::ask(&self.addresses, &member) else { return };
+        let state = Arc::clone(&self.state);
+        tokio::spawn(async move {
+            for (member, address) in asking.answer().await {
+                set_address(&state, &member, &address.to_string()).await;
+            }
+        });
+    }
+
+    async fn found(&self, member: &Member, address: SocketAddr) {
+        set_address(&self.state, member, &address.to_string()).await;
+    }
+
     /// Takes in one event.
-    pub fn event(&self, event: v1alpha1::CacheEvent) -> Ack {
-        let event = reported_event(event);
-        let dropped = self.state.change(|publisher| publisher.event(&event, unix_ms()));
+    pub async fn event(&self, event: v1alpha1::CacheEvent) -> Ack {
+        let dropped = take_event(&self.state, &reported_event(event)).await;
         Outcome { offered: 1, dropped }.ack()
     }
 }
 
+/// Takes in one event.
+async fn take_event(state: &HubState, event: &message::CacheEvent) -> Dropped {
+    let now_ms = unix_ms();
+    if let Some(member) = state.read(|publisher| publisher.cleared_by(event, now_ms)) {
+        // Most of what it holds goes in pieces, so that others get their turn between any two. The rest goes at once:
+        // whoever follows is told that all was cleared.
+        let mut step = 0;
+        while state.read(|publisher| held_by(publisher, &member)) > MAX_CLEARED_BLOCKS
+            && state.change(|publisher| publisher.clear_step(&member, step))
+        {
+            step += 1;
+            yield_now().await;
+        }
+    }
+    state.change(|publisher| publisher.event(event, now_ms))
+}
+
+/// How many blocks a member holds.
+fn held_by(publisher: &Publisher, member: &Member) -> u64 {
+    let index = publisher.index();
+    index.dictionary().generations(member).map(|replica| index.pairs_of(replica)).sum()
+}
+
 /// Says where a member is reached. What answers elsewhere than before is another process, which holds nothing yet.
-fn set_address(publisher: &mut Publisher, member: &Member, address: &str) {
-    if publisher.reported_address(member).is_some_and(|before| !before.is_empty() && before != address) {
+async fn set_address(state: &HubState, member: &Member, address: &str) {
+    let is_elsewhere = state.read(|publisher| {
+        publisher.reported_address(member).is_some_and(|before| !before.is_empty() && before != address)
+    });
+    if is_elsewhere {
         let cleared = message::CacheEvent {
             kind: EventKind::AllCleared,
             replica_id: member.replica_id.clone(),
@@ -83,32 +146,15 @@ fn set_address(publisher: &mut Publisher, member: &Member, address: &str) {
             tenant_id: member.tenant_id.clone(),
             ..message::CacheEvent::default()
         };
-        publisher.event(&cleared, unix_ms());
+        take_event(state, &cleared).await;
     }
-    publisher.set_address(member, address);
+    state.change(|publisher| publisher.set_address(member, address));
 }
 
-/// The update in pieces, its statistics in the last: lookups and streams get their turn between any two. An entry is in
-/// one piece, however long its chain.
-fn pieces(mut update: CacheStateUpdate) -> Vec<CacheStateUpdate> {
-    let mut prefixes = std::mem::take(&mut update.prefixes).into_iter().peekable();
-    let mut pieces = Vec::new();
-    loop {
-        let mut piece = CacheStateUpdate { stats: None, ..update.clone() };
-        let mut blocks = 0;
-        while blocks < PIECE_BLOCKS
-            && let Some(entry) = prefixes.next()
-        {
-            blocks += entry.block_hashes.len().max(1);
-            piece.prefixes.push(entry);
-        }
-        if prefixes.peek().is_none() {
-            piece.stats = update.stats;
-            pieces.push(piece);
-            return pieces;
-        }
-        pieces.push(piece);
-    }
+/// How much the update says, and the update in pieces: lookups and streams get their turn between any two.
+fn in_pieces(update: v1alpha1::CacheStateUpdate) -> (u64, Vec<CacheStateUpdate>) {
+    let update = reported_update(update);
+    (update.offered(), update.into_pieces(PIECE_BLOCKS))
 }
 
 // === impl Outcome ===
@@ -124,41 +170,12 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::native::hub::followed::Followed;
     use crate::publisher::PublisherLimits;
-    use crate::publisher::message::{PrefixEntry, ReportedStats};
+    use crate::publisher::message::PrefixEntry;
 
-    fn update(entries: usize, chain: usize) -> CacheStateUpdate {
-        let entry = |at: usize| PrefixEntry {
-            token_count: at as i32,
-            block_hashes: vec![vec![1]; chain],
-            ..PrefixEntry::default()
-        };
-        CacheStateUpdate {
-            replica_id: "a".into(),
-            prefixes: (0..entries).map(entry).collect(),
-            stats: Some(ReportedStats::default()),
-            ..CacheStateUpdate::default()
-        }
-    }
-
-    #[test]
-    fn a_long_update_comes_in_pieces_that_say_the_same() {
-        for (entries, chain, expected) in
-            [(0, 0, 1), (PIECE_BLOCKS, 1, 1), (PIECE_BLOCKS + 1, 0, 2), (5, PIECE_BLOCKS, 5), (4_000, 3, 12)]
-        {
-            let whole = update(entries, chain);
-            let pieces = pieces(whole.clone());
-            assert_eq!(pieces.len(), expected, "{entries} entries of {chain}");
-            assert_eq!(pieces.iter().map(CacheStateUpdate::offered).sum::<u64>(), whole.offered());
-            assert!(pieces.iter().all(|piece| piece.replica_id == "a"));
-            let (last, others) = pieces.split_last().unwrap();
-            assert!(last.stats.is_some() && others.iter().all(|piece| piece.stats.is_none()));
-            let prefixes: Vec<PrefixEntry> = pieces.into_iter().flat_map(|piece| piece.prefixes).collect();
-            assert_eq!(prefixes, whole.prefixes);
-        }
-    }
-    #[test]
-    fn what_is_reached_elsewhere_holds_nothing_yet() {
+    #[tokio::test]
+    async fn what_is_reached_elsewhere_holds_nothing_yet() {
         let mut publisher = Publisher::new(PublisherLimits::default());
         let member = Member::new("t", "m", "a");
         let entry = PrefixEntry { prefix_hash: b"p".to_vec(), token_count: 16, ..PrefixEntry::default() };
@@ -171,11 +188,14 @@ mod tests {
             ..CacheStateUpdate::default()
         };
         publisher.report(&report, unix_ms());
+        let state = HubState::new(1, publisher, Followed::new(&[]), 1 << 20);
         for (address, pairs) in [("10.0.0.1:80", 1), ("10.0.0.1:80", 1), ("10.0.0.2:80", 0)] {
-            set_address(&mut publisher, &member, address);
-            assert_eq!(publisher.reported_address(&member), Some(address));
-            assert_eq!(publisher.index().pairs(), pairs, "{address}");
+            set_address(&state, &member, address).await;
+            state.read(|publisher| {
+                assert_eq!(publisher.reported_address(&member), Some(address));
+                assert_eq!(publisher.index().pairs(), pairs, "{address}");
+                assert_eq!(publisher.dropped().total(), 0);
+            });
         }
-        assert_eq!(publisher.dropped().total(), 0);
     }
 }

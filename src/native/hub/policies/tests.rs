@@ -233,3 +233,20 @@ fn the_metrics_have_their_names() {
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
 }
+
+#[test]
+fn the_tenants_that_changed_are_named_up_to_eight() {
+    let policies = |minimum_prefix_tokens: u32, tenants: &[&str]| -> TenantPolicies {
+        let policy = Policy { minimum_prefix_tokens, ..Policy::default() };
+        tenants.iter().map(|tenant| (Some((*tenant).to_owned()), policy.clone())).collect()
+    };
+    let before = policies(1, &["same", "gone", "other"]);
+    let mut after = policies(1, &["same", "new"]);
+    after.extend(policies(2, &["other"]));
+    after.insert(None, Policy::default());
+    assert_eq!(changed_tenants(&before, &after), "default, gone, new, other");
+    let many: Vec<String> = (10..30).map(|number| format!("t{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let expected = "t10, t11, t12, t13, t14, t15, t16, t17 and 12 more";
+    assert_eq!(changed_tenants(&TenantPolicies::new(), &policies(1, &many)), expected);
+}

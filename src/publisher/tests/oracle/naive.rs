@@ -23,6 +23,7 @@ pub enum Defect {
     ReportForgetsHits,
     EventStaysInOneScheme,
     ClearKeepsAdapters,
+    DropsAreSilent,
 }
 
 /// What was reported and what went, folded.
@@ -36,6 +37,8 @@ pub struct Naive {
     pub stats: BTreeMap<(String, String, String), (f32, f32, u64)>,
     pub evicted: BTreeMap<(&'static str, &'static str), u64>,
     pub over_quota: BTreeMap<String, u64>,
+    /// Blocks of the last step that went with it.
+    pub dropped_at_once: u64,
 }
 
 // === impl Naive ===
@@ -46,6 +49,7 @@ impl Naive {
     }
 
     pub fn step(&mut self, step: &Step, now_ms: u64) {
+        self.dropped_at_once = 0;
         match step {
             Step::Report(update) => self.report(update, now_ms),
             Step::Event(event) => self.event(event, now_ms),
@@ -64,6 +68,7 @@ impl Naive {
 
     fn report(&mut self, update: &CacheStateUpdate, now_ms: u64) {
         let seen_ms = if update.timestamp_us == 0 { now_ms } else { update.timestamp_us as u64 / 1000 };
+        let mut offered = Vec::new();
         for entry in &update.prefixes {
             let adapter = if entry.adapter_id.is_empty() { &update.adapter_id } else { &entry.adapter_id };
             let mut total = 0;
@@ -81,6 +86,7 @@ impl Naive {
                 let kept = self.held.get(&place).map_or(0, |held| held.hits);
                 let hits = if self.has(Defect::ReportForgetsHits) { 0 } else { kept };
                 let tier = if entry.tier == 2 { Tier::T2 } else { Tier::T1 };
+                offered.push(place.clone());
                 self.held.insert(place, Held { tokens, tier, seen_ms, hits });
             }
         }
@@ -90,6 +96,9 @@ impl Naive {
         }
         self.limit_tenant(&update.tenant_id);
         self.limit_all();
+        if !self.has(Defect::DropsAreSilent) {
+            self.dropped_at_once = offered.iter().filter(|place| !self.held.contains_key(*place)).count() as u64;
+        }
     }
 
     fn event(&mut self, event: &CacheEvent, now_ms: u64) {

@@ -17,6 +17,9 @@ pub struct Hub {
     pub epoch: u64,
     pub sequence: u64,
     pub next_number: u32,
+    /// The number of the one scope; none while nothing needs it.
+    pub scope: Option<ScopeSlot>,
+    pub next_scope: u32,
     pub generations: BTreeMap<u32, Generation>,
     pub retained: VecDeque<(u64, Vec<Observation>)>,
     pub links: BTreeMap<u32, Link>,
@@ -64,6 +67,8 @@ impl Hub {
             epoch: 0,
             sequence: 0,
             next_number: 1,
+            scope: None,
+            next_scope: 1,
             generations: BTreeMap::new(),
             retained: VecDeque::new(),
             links: BTreeMap::new(),
@@ -77,10 +82,31 @@ impl Hub {
         self.epoch += 1;
         self.sequence = 0;
         self.next_number = 1;
+        self.next_scope = 1;
         self.generations.clear();
         self.retained.clear();
         self.links.clear();
-        self.change(now_ns, vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }]);
+        self.name_scope(now_ns);
+    }
+
+    /// The scope is needed, under a number of its own.
+    pub fn name_scope(&mut self, now_ns: u64) {
+        let slot = ScopeSlot(self.next_scope);
+        self.next_scope += 1;
+        self.scope = Some(slot);
+        self.change(now_ns, vec![Observation::Scope { slot, scope: scope() }]);
+    }
+
+    /// Every replica loses all that it holds, and with it the scope goes.
+    pub fn end_scope(&mut self, now_ns: u64) {
+        let Some(scope) = self.scope.take() else { return };
+        let lost = |(number, generation): (&u32, &mut Generation)| {
+            let keys = std::mem::take(&mut generation.blocks).into_iter().map(BlockKey::Hash64).collect();
+            Observation::Removed { replica: ReplicaSlot(*number), scope, keys }
+        };
+        let mut observations: Vec<Observation> = self.generations.iter_mut().map(lost).collect();
+        observations.push(Observation::ScopeGone { slot: scope });
+        self.change(now_ns, observations);
     }
 
     pub fn change(&mut self, now_ns: u64, observations: Vec<Observation>) {
@@ -130,8 +156,10 @@ impl Hub {
             return;
         }
         self.send(now_ns, token, StreamBody::Reset);
-        self.send(now_ns, token, StreamBody::Chunk(vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }]));
-        let chunks: Vec<_> = self.generations.iter().map(|(number, generation)| generation.chunk(*number)).collect();
+        let named = self.scope.map(|slot| Observation::Scope { slot, scope: scope() });
+        self.send(now_ns, token, StreamBody::Chunk(named.into_iter().collect()));
+        let chunks = self.generations.iter().map(|(number, generation)| generation.chunk(*number, self.scope));
+        let chunks: Vec<_> = chunks.collect();
         chunks.into_iter().for_each(|chunk| self.send(now_ns, token, StreamBody::Chunk(chunk)));
         self.send(now_ns, token, StreamBody::ResetComplete);
     }
@@ -142,6 +170,15 @@ impl Hub {
 
     /// Something happens at a replica.
     pub fn live(&mut self, now_ns: u64, random: &mut Random) {
+        let Some(scope) = self.scope else {
+            if random.one_in(3) {
+                self.name_scope(now_ns);
+            }
+            return;
+        };
+        if random.one_in(30) {
+            return self.end_scope(now_ns);
+        }
         let name = random.below(NAMES.len() as u64) as usize;
         let Some(number) = self.newest(name).filter(|_| !random.one_in(10)) else {
             return self.announce(now_ns, name, random.one_in(3));
@@ -154,12 +191,12 @@ impl Hub {
             0..11 => {
                 let keys = if random.one_in(2) { (1..=keys[0]).collect() } else { keys };
                 generation.blocks.extend(&keys);
-                stored(number, &keys)
+                stored(number, scope, &keys)
             }
             11..16 => {
                 generation.blocks.retain(|key| !keys.contains(key));
                 let keys = keys.into_iter().map(BlockKey::Hash64).collect();
-                Observation::Removed { replica, scope: ScopeSlot(1), keys }
+                Observation::Removed { replica, scope, keys }
             }
             16 => {
                 generation.blocks.clear();
@@ -230,9 +267,10 @@ impl Hub {
 // === impl Generation ===
 
 impl Generation {
-    pub fn chunk(&self, number: u32) -> Vec<Observation> {
+    pub fn chunk(&self, number: u32, scope: Option<ScopeSlot>) -> Vec<Observation> {
         let keys: Vec<u64> = self.blocks.iter().copied().collect();
-        let mut observations = vec![up(number, self.name), stored(number, &keys)];
+        let mut observations = vec![up(number, self.name)];
+        observations.extend(scope.map(|scope| stored(number, scope, &keys)));
         if self.complete {
             observations.push(Observation::ReplicaComplete { replica: ReplicaSlot(number) });
         }
@@ -245,10 +283,10 @@ pub fn up(number: u32, name: usize) -> Observation {
     Observation::ReplicaUp { replica: ReplicaSlot(number), member: Member::new("t", "m", NAMES[name]), address }
 }
 
-pub fn stored(number: u32, keys: &[u64]) -> Observation {
+pub fn stored(number: u32, scope: ScopeSlot, keys: &[u64]) -> Observation {
     Observation::Stored {
         replica: ReplicaSlot(number),
-        scope: ScopeSlot(1),
+        scope,
         tier: Tier::T1,
         last_seen_ms: START_NS / 1_000_000,
         blocks: keys.iter().map(|key| StoredBlock { key: BlockKey::Hash64(*key), token_count: 16 }).collect(),

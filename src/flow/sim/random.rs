@@ -14,7 +14,7 @@ use crate::flow::keys::Keys;
 use crate::flow::node::Node;
 use crate::host::{Cas, Host, SharedValue, StreamToken};
 use crate::index::log::Head;
-use crate::observation::{BlockKey, Observation, ReplicaSlot, StreamBody, SubscriberMessage};
+use crate::observation::{BlockKey, Observation, ReplicaSlot, ScopeSlot, StreamBody, SubscriberMessage};
 use crate::request::{ChainBlock, RequestChain};
 
 const SCHEDULES: u64 = 500;
@@ -288,7 +288,10 @@ impl Sim {
         let wrong = match self.random.below(4) {
             0 => StreamBody::Delta { first_sequence: self.hub.sequence + 5, observations: vec![] },
             1 => StreamBody::ResetComplete,
-            2 => StreamBody::Delta { first_sequence: self.hub.sequence, observations: vec![stored(999, &[1])] },
+            2 => StreamBody::Delta {
+                first_sequence: self.hub.sequence,
+                observations: vec![stored(999, ScopeSlot(1), &[1])],
+            },
             _ => StreamBody::Chunk(vec![Observation::Cleared { replica: ReplicaSlot(998) }]),
         };
         self.hub.send(now_ns, token, wrong);

@@ -15,9 +15,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+#[path = "support/random.rs"]
+mod random;
 #[path = "support/reference.rs"]
 mod reference;
 
+use random::Random;
 use reference::{Outcome, Reference, Request};
 use warmroute::fingerprint::BlockSize;
 use warmroute::index::Index;
@@ -86,29 +89,6 @@ struct Subject {
     /// For each page when it was saved, as a log sequence, and its records.
     pages: Vec<(u64, Vec<Observation>)>,
     now_ms: u64,
-}
-
-/// A 64-bit generator (splitmix64, public domain, by Sebastiano Vigna).
-struct Random(u64);
-
-// === impl Random ===
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
-    }
 }
 
 // === impl Subject ===

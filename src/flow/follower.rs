@@ -3,7 +3,8 @@
 //! A follower reads the head, then whatever is committed and not yet applied, one value a step, so that the caller can
 //! stop at any time. When it has nothing, or has fallen off the ring, it loads the pages and replays the log from the
 //! oldest page's sequence; where the ring has moved on meanwhile, it loads the pages again that it moved past, and only
-//! those. Until it has reached the head that it saw after its last page it knows nothing it would say. When the log starts a new life, it goes on serving from what it has until the new log is complete.
+//! those. Until it has reached the head that it saw after its last page it knows nothing it would say. When the log
+//! starts a new life, it goes on serving from what it has until the new log is complete.
 
 use super::keys::Keys;
 use super::metrics;

@@ -96,11 +96,6 @@ impl Node {
         }
     }
 
-    /// What is known without catching up.
-    pub fn view(&self) -> View<'_> {
-        self.follower.view()
-    }
-
     /// A root context's tick. Only the driver's does anything; without one, this context becomes it.
     pub fn tick(&mut self, host: &impl Host, context: u32, config: &FilterConfig) {
         if *self.driver.get_or_insert(context) != context {

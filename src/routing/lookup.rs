@@ -42,7 +42,7 @@ pub struct Answer {
 pub fn lookup_route(lookup: &Lookup, request: &LookupRequest) -> Answer {
     let Lookup { policy, ranking, tokenizer, is_late, .. } = *lookup;
     match resolve_prompt(request, policy, ranking, tokenizer, is_late) {
-        Ok(prompt) => answer_resolved(lookup, request, prompt),
+        Ok(prompt) => answer_resolved(lookup, request, prompt, &Foreknown::default()),
         Err(answer) => answer,
     }
 }
@@ -73,13 +73,9 @@ pub fn resolve_prompt(
     resolved.map_err(|unresolved| Answer::no_hint(unresolved.detail, unresolved.tokenized))
 }
 
-/// The second part of [`lookup_route`]: what `prompt`, resolved from `request`, is answered.
-pub fn answer_resolved(lookup: &Lookup, request: &LookupRequest, prompt: Resolved) -> Answer {
-    answer_foreknown(lookup, request, prompt, &Foreknown::default())
-}
-
-/// The same, where some of it is known already.
-pub fn answer_foreknown(
+/// The second part of [`lookup_route`]: what `prompt`, resolved from `request`, is answered, where some of it may be known
+/// already.
+pub fn answer_resolved(
     lookup: &Lookup,
     request: &LookupRequest,
     mut prompt: Resolved,

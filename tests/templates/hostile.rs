@@ -1,5 +1,9 @@
 //! What `template_bounds` tries, natively and on wasm32.
 
+#[path = "../support/random.rs"]
+mod random;
+
+use random::Random;
 use warmroute::template::{
     Chat, ChatTemplate, InvalidTemplate, Limits, LocalTime, RenderError, SpecialTokens, Value, parse_json,
 };
@@ -27,9 +31,6 @@ enum End {
     TooLong,
     Invalid,
 }
-
-/// A 64-bit generator (splitmix64, public domain, by Sebastiano Vigna).
-struct Random(u64);
 
 pub fn looping_templates_end() {
     let loops = [
@@ -253,22 +254,6 @@ fn chat(messages: &[u8]) -> Chat {
 // === impl Random ===
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn pick<'a>(&mut self, choices: &[&'a str]) -> &'a str {
-        choices[self.below(choices.len() as u64) as usize]
-    }
-
     /// A place in a text between two characters.
     fn boundary(&mut self, text: &str) -> usize {
         let mut at = self.below(text.len() as u64 + 1) as usize;

@@ -26,7 +26,7 @@ use crate::native::hub::state::HubState;
 use crate::observation::RESERVED_TENANT;
 use crate::request::{LookupRequest, NoTokenizer, RequestChain, Resolved};
 use crate::routing::decision::Foreknown;
-use crate::routing::lookup::{Answer, Lookup, answer_foreknown};
+use crate::routing::lookup::{Answer, Lookup, answer_resolved};
 use crate::routing::policy::{Eviction, Policy, Ranking};
 use crate::routing::reason::ReasonCode;
 
@@ -150,7 +150,7 @@ impl Prepared {
                 now_ms: unix_ms(),
                 is_late: &|| deadline.has_passed(),
             };
-            answer_foreknown(&lookup, &request, prompt, foreknown)
+            answer_resolved(&lookup, &request, prompt, foreknown)
         });
         if policy.eviction == Eviction::Lfu && answer.decision.reason == ReasonCode::PrefixMatch {
             match &answer.chain {

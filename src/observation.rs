@@ -25,11 +25,11 @@ pub enum BlockKey {
 }
 
 /// A number that stands for a replica in one generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaSlot(pub u32);
 
 /// A number that stands for a [`Scope`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScopeSlot(pub u32);
 
 /// A replica as it serves one tenant and one model. A replica that serves several is a member of each, and what is said
@@ -80,6 +80,51 @@ pub struct StoredBlock {
     pub token_count: u32,
 }
 
+/// Blocks that a replica holds, what is said of all of them alike, in the order of the prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// The replica.
+    pub replica: ReplicaSlot,
+    /// What the keys are relative to.
+    pub scope: ScopeSlot,
+    /// Where the blocks are.
+    pub tier: Tier,
+    /// When they were last reported, Unix time in ms.
+    pub last_seen_ms: u64,
+    /// The block before the first one in the prompt, where that is known; not necessarily one that the replica holds.
+    pub parent: Option<BlockKey>,
+    /// Every key is the [prefix hash](crate::fingerprint::PrefixHash) of the prompt up to its block, made from the key before
+    /// it, the first from the parent. Only whoever made the keys may say so: where it is not so, replicas would be
+    /// credited with blocks that they do not hold.
+    pub chained: bool,
+    /// In the log only: the page of shared data that lists the blocks.
+    pub page: u16,
+    /// In pages only: delivered hits of each block. Nothing leaves them as they were, 0 for a block not held before.
+    pub access_count: Option<u32>,
+    /// The blocks.
+    pub blocks: Vec<StoredBlock>,
+}
+
+/// Delivered hits of blocks: what they are now, so that applying this twice, or late, changes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// What the keys are relative to.
+    pub scope: ScopeSlot,
+    /// The blocks, of which each replica counts some from the first on.
+    pub keys: Vec<BlockKey>,
+    /// The counts at each replica.
+    pub replicas: Vec<ReplicaCounts>,
+}
+
+/// Delivered hits at one replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaCounts {
+    /// The replica.
+    pub replica: ReplicaSlot,
+    /// The count of each key, of the first ones if there are fewer.
+    pub counts: Vec<u32>,
+}
+
 /// One reported fact about a replica's cache.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observation {
@@ -116,18 +161,7 @@ pub enum Observation {
         replica: ReplicaSlot,
     },
     /// The replica holds these blocks (`BlockStored`).
-    Stored {
-        /// The replica.
-        replica: ReplicaSlot,
-        /// What the keys are relative to.
-        scope: ScopeSlot,
-        /// Where the blocks are.
-        tier: Tier,
-        /// When they were last reported, Unix time in ms.
-        last_seen_ms: u64,
-        /// The blocks.
-        blocks: Vec<StoredBlock>,
-    },
+    Stored(Stored),
     /// The replica no longer holds these blocks (`BlockRemoved`).
     Removed {
         /// The replica.
@@ -142,6 +176,16 @@ pub enum Observation {
         /// The replica.
         replica: ReplicaSlot,
     },
+    /// Whoever follows the replica's engine knows that it still holds all that was reported of it and not taken back
+    /// before this, as if all of it had been reported again at `at_ms`.
+    Reasserted {
+        /// The replica.
+        replica: ReplicaSlot,
+        /// When it was known, Unix time in ms.
+        at_ms: u64,
+    },
+    /// In the log only: delivered hits of blocks, as the leader counted them.
+    Counted(Counted),
     /// The replica's load.
     Stats {
         /// The replica.

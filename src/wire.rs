@@ -8,8 +8,8 @@
 use prost::Message;
 
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, StreamBody, StreamMessage,
-    SubscriberMessage, Subscription, Tier,
+    BlockKey, Counted, Member, Observation, ReplicaCounts, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored,
+    StoredBlock, StreamBody, StreamMessage, SubscriberMessage, Subscription, Tier,
 };
 use crate::routing::policy::{Eviction, Policy, Strategy};
 
@@ -170,23 +170,16 @@ pub fn fact_to_proto(observation: &Observation) -> v1::Fact {
         }),
         Observation::ReplicaComplete { replica } => Kind::ReplicaComplete(v1::ReplicaComplete { replica: replica.0 }),
         Observation::ReplicaGone { replica } => Kind::ReplicaGone(v1::ReplicaGone { replica: replica.0 }),
-        Observation::Stored { replica, scope, tier, last_seen_ms, blocks } => {
-            let (keys, key_bytes) = concatenated(blocks.iter().map(|block| &block.key));
-            Kind::Stored(v1::BlockStored {
-                replica: replica.0,
-                scope: scope.0,
-                tier: u32::from(tier.number()),
-                last_seen_ms: *last_seen_ms,
-                keys,
-                key_bytes,
-                token_counts: blocks.iter().map(|block| block.token_count).collect(),
-            })
-        }
+        Observation::Stored(stored) => Kind::Stored(stored_to_proto(stored)),
         Observation::Removed { replica, scope, keys } => {
             let (keys, key_bytes) = concatenated(keys.iter());
             Kind::Removed(v1::BlockRemoved { replica: replica.0, scope: scope.0, keys, key_bytes })
         }
         Observation::Cleared { replica } => Kind::Cleared(v1::AllBlocksCleared { replica: replica.0 }),
+        Observation::Reasserted { replica, at_ms } => {
+            Kind::Reasserted(v1::Reasserted { replica: replica.0, at_ms: *at_ms })
+        }
+        Observation::Counted(counted) => Kind::Counted(counted_to_proto(counted)),
         Observation::Stats { replica, stats } => Kind::Stats(v1::ReplicaStats {
             replica: replica.0,
             pressure: stats.pressure,
@@ -233,32 +226,17 @@ pub fn fact_from_proto(fact: v1::Fact) -> Result<Observation, Malformed> {
         }
         Kind::ReplicaComplete(complete) => Observation::ReplicaComplete { replica: ReplicaSlot(complete.replica) },
         Kind::ReplicaGone(gone) => Observation::ReplicaGone { replica: ReplicaSlot(gone.replica) },
-        Kind::Stored(stored) => {
-            let keys = split_keys(&stored.keys, stored.key_bytes)?;
-            if keys.len() != stored.token_counts.len() {
-                return Err(Malformed::Field { field: "token_counts", problem: "must have one entry a key" });
-            }
-            if stored.token_counts.contains(&0) {
-                return Err(Malformed::Field { field: "token_counts", problem: "has a 0, must be at least 1" });
-            }
-            Observation::Stored {
-                replica: ReplicaSlot(stored.replica),
-                scope: ScopeSlot(stored.scope),
-                tier: Tier::from_number(stored.tier),
-                last_seen_ms: stored.last_seen_ms,
-                blocks: keys
-                    .into_iter()
-                    .zip(stored.token_counts)
-                    .map(|(key, token_count)| StoredBlock { key, token_count })
-                    .collect(),
-            }
-        }
+        Kind::Stored(stored) => Observation::Stored(stored_from_proto(stored)?),
         Kind::Removed(removed) => Observation::Removed {
             replica: ReplicaSlot(removed.replica),
             scope: ScopeSlot(removed.scope),
             keys: split_keys(&removed.keys, removed.key_bytes)?,
         },
         Kind::Cleared(cleared) => Observation::Cleared { replica: ReplicaSlot(cleared.replica) },
+        Kind::Reasserted(reasserted) => {
+            Observation::Reasserted { replica: ReplicaSlot(reasserted.replica), at_ms: reasserted.at_ms }
+        }
+        Kind::Counted(counted) => Observation::Counted(counted_from_proto(counted)?),
         Kind::Stats(stats) => Observation::Stats {
             replica: ReplicaSlot(stats.replica),
             stats: ReplicaStats {
@@ -281,6 +259,68 @@ pub fn fact_from_proto(fact: v1::Fact) -> Result<Observation, Malformed> {
             Observation::PublishedReplica { replica: ReplicaSlot(pair.number), published: ReplicaSlot(pair.published) }
         }
     })
+}
+
+fn stored_to_proto(stored: &Stored) -> v1::BlockStored {
+    let (keys, key_bytes) = concatenated(stored.blocks.iter().map(|block| &block.key));
+    let mut parent = Vec::new();
+    stored.parent.iter().for_each(|key| key.write_to(&mut parent));
+    v1::BlockStored {
+        replica: stored.replica.0,
+        scope: stored.scope.0,
+        tier: u32::from(stored.tier.number()),
+        last_seen_ms: stored.last_seen_ms,
+        keys,
+        key_bytes,
+        token_counts: stored.blocks.iter().map(|block| block.token_count).collect(),
+        parent: parent.into(),
+        chained: stored.chained,
+        page: stored.page.into(),
+        access_count: stored.access_count,
+    }
+}
+
+fn stored_from_proto(stored: v1::BlockStored) -> Result<Stored, Malformed> {
+    let keys = split_keys(&stored.keys, stored.key_bytes)?;
+    if keys.len() != stored.token_counts.len() {
+        return Err(Malformed::Field { field: "token_counts", problem: "must have one entry a key" });
+    }
+    if stored.token_counts.contains(&0) {
+        return Err(Malformed::Field { field: "token_counts", problem: "has a 0, must be at least 1" });
+    }
+    if stored.parent.len() > MAX_KEY_BYTES {
+        return Err(Malformed::Field { field: "parent", problem: "must have at most 256 bytes" });
+    }
+    let page = u16::try_from(stored.page);
+    let blocks = keys.into_iter().zip(stored.token_counts);
+    Ok(Stored {
+        replica: ReplicaSlot(stored.replica),
+        scope: ScopeSlot(stored.scope),
+        tier: Tier::from_number(stored.tier),
+        last_seen_ms: stored.last_seen_ms,
+        parent: BlockKey::from_bytes(&stored.parent).ok(),
+        chained: stored.chained && (stored.key_bytes == 8 || stored.keys.is_empty()),
+        page: page.map_err(|_| Malformed::Field { field: "page", problem: "must be at most 65535" })?,
+        access_count: stored.access_count,
+        blocks: blocks.map(|(key, token_count)| StoredBlock { key, token_count }).collect(),
+    })
+}
+
+fn counted_to_proto(counted: &Counted) -> v1::HitCounts {
+    let (keys, key_bytes) = concatenated(counted.keys.iter());
+    let replicas = counted.replicas.iter();
+    let replicas = replicas.map(|at| v1::ReplicaHitCounts { replica: at.replica.0, counts: at.counts.clone() });
+    v1::HitCounts { scope: counted.scope.0, keys, key_bytes, replicas: replicas.collect() }
+}
+
+fn counted_from_proto(counted: v1::HitCounts) -> Result<Counted, Malformed> {
+    let keys = split_keys(&counted.keys, counted.key_bytes)?;
+    if counted.replicas.iter().any(|replica| replica.counts.len() > keys.len()) {
+        return Err(Malformed::Field { field: "counts", problem: "must have at most one entry a key" });
+    }
+    let replicas = counted.replicas.into_iter();
+    let replicas = replicas.map(|at| ReplicaCounts { replica: ReplicaSlot(at.replica), counts: at.counts });
+    Ok(Counted { scope: ScopeSlot(counted.scope), keys, replicas: replicas.collect() })
 }
 
 fn policy_to_proto(tenant_id: Option<&str>, policy: &Policy) -> v1::CachePolicy {
@@ -428,13 +468,30 @@ mod tests {
             },
             Observation::Policy { tenant_id: None, policy: Policy::default() },
             Observation::PolicyGone { tenant_id: Some("u".into()) },
-            Observation::Stored {
+            Observation::Stored(Stored {
                 replica: ReplicaSlot(1),
                 scope: ScopeSlot(3),
                 tier: Tier::T2,
                 last_seen_ms: 1_700_000_000_000,
                 blocks: vec![block.clone(), StoredBlock { key: BlockKey::Hash64(1), token_count: 32 }],
-            },
+                ..Stored::default()
+            }),
+            Observation::Stored(Stored {
+                replica: ReplicaSlot(1),
+                scope: ScopeSlot(3),
+                parent: Some(wide.clone()),
+                chained: true,
+                page: 9,
+                access_count: Some(0),
+                blocks: vec![block],
+                ..Stored::default()
+            }),
+            Observation::Reasserted { replica: ReplicaSlot(1), at_ms: 7 },
+            Observation::Counted(Counted {
+                scope: ScopeSlot(3),
+                keys: vec![BlockKey::Hash64(1), BlockKey::Hash64(2)],
+                replicas: vec![ReplicaCounts { replica: ReplicaSlot(1), counts: vec![4] }],
+            }),
             Observation::Removed { replica: ReplicaSlot(1), scope: ScopeSlot(3), keys: vec![wide.clone(), wide] },
             Observation::Cleared { replica: ReplicaSlot(1) },
             Observation::Stats {

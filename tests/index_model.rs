@@ -25,7 +25,7 @@ use reference::{Outcome, Reference, Request};
 use warmroute::fingerprint::BlockSize;
 use warmroute::index::Index;
 use warmroute::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier,
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
 };
 use warmroute::request::{ChainBlock, LookupRequest, NoTokenizer, PromptInput, RequestChain, WireChain};
 use warmroute::routing::decision::Decision;
@@ -490,7 +490,14 @@ impl Storyteller {
             .map(|depth| StoredBlock { key: key(family, depth), token_count: depth as u32 * BLOCK })
             .collect();
         let scope = self.scope();
-        out.push(Operation::Observe(Observation::Stored { replica, scope, tier, last_seen_ms, blocks }));
+        out.push(Operation::Observe(Observation::Stored(Stored {
+            replica,
+            scope,
+            tier,
+            last_seen_ms,
+            blocks,
+            ..Stored::default()
+        })));
     }
 
     fn remove(&mut self, out: &mut Vec<Operation>) {

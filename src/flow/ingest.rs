@@ -16,7 +16,7 @@ use crate::host::StreamToken;
 use crate::index::Index;
 use crate::index::log::Head;
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StreamBody, StreamMessage,
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StreamBody, StreamMessage,
 };
 
 /// Scopes a log may name at a time: as many as a hub does at its defaults, reported and followed.
@@ -408,22 +408,7 @@ impl Ingest {
                     out.push(Observation::Removed { replica, scope, keys });
                 }
             }
-            Observation::Stored { replica, scope, tier, last_seen_ms, mut blocks } => {
-                let replica = self.known(replica)?.slot;
-                let Some(scope) = self.known_scope(scope, out)? else {
-                    self.refused.scopes += blocks.len() as u64;
-                    return Ok(());
-                };
-                let taken = usize::try_from(*room).unwrap_or(usize::MAX).min(blocks.len());
-                self.refused.full += (blocks.len() - taken) as u64;
-                self.refused.future += if last_seen_ms > now_ms { taken as u64 } else { 0 };
-                blocks.truncate(taken);
-                *room -= taken as u64;
-                if taken > 0 {
-                    let last_seen_ms = last_seen_ms.min(now_ms);
-                    out.push(Observation::Stored { replica, scope, tier, last_seen_ms, blocks });
-                }
-            }
+            Observation::Stored(stored) => self.stored(stored, now_ms, room, out)?,
             Observation::Policy { tenant_id, policy } => {
                 if self.policies.len() < MAX_POLICIES || self.policies.contains(&tenant_id) {
                     self.policies.insert(tenant_id.clone());
@@ -434,8 +419,38 @@ impl Ingest {
                 self.policies.remove(&tenant_id);
                 out.push(Observation::PolicyGone { tenant_id });
             }
+            Observation::Reasserted { replica, at_ms } => {
+                let at_ms = at_ms.min(now_ms);
+                out.push(Observation::Reasserted { replica: self.known(replica)?.slot, at_ms });
+            }
             // The log's own; a hub has no use for them.
-            Observation::PublishedScope { .. } | Observation::PublishedReplica { .. } => {}
+            Observation::Counted(_) | Observation::PublishedScope { .. } | Observation::PublishedReplica { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn stored(
+        &mut self,
+        mut stored: Stored,
+        now_ms: u64,
+        room: &mut u64,
+        out: &mut Vec<Observation>,
+    ) -> Result<(), Violation> {
+        let replica = self.known(stored.replica)?.slot;
+        let Some(scope) = self.known_scope(stored.scope, out)? else {
+            self.refused.scopes += stored.blocks.len() as u64;
+            return Ok(());
+        };
+        let taken = usize::try_from(*room).unwrap_or(usize::MAX).min(stored.blocks.len());
+        self.refused.full += (stored.blocks.len() - taken) as u64;
+        self.refused.future += if stored.last_seen_ms > now_ms { taken as u64 } else { 0 };
+        stored.blocks.truncate(taken);
+        *room -= taken as u64;
+        if taken > 0 {
+            let last_seen_ms = stored.last_seen_ms.min(now_ms);
+            // What only the log and its pages say is not the hub's to say.
+            let stored = Stored { replica, scope, last_seen_ms, page: 0, access_count: None, ..stored };
+            out.push(Observation::Stored(stored));
         }
         Ok(())
     }
@@ -551,7 +566,7 @@ fn pairs_of(records: &[Observation]) -> u64 {
     records
         .iter()
         .map(|record| match record {
-            Observation::Stored { blocks, .. } => blocks.len() as u64,
+            Observation::Stored(Stored { blocks, .. }) => blocks.len() as u64,
             _ => 0,
         })
         .sum()
@@ -561,7 +576,7 @@ fn bytes_of(records: &[Observation]) -> usize {
     records
         .iter()
         .map(|record| match record {
-            Observation::Stored { blocks, .. } => {
+            Observation::Stored(Stored { blocks, .. }) => {
                 RECORD_BYTES + blocks.iter().map(|block| BLOCK_BYTES + block.key.width()).sum::<usize>()
             }
             Observation::Removed { keys, .. } => RECORD_BYTES + keys.iter().map(BlockKey::width).sum::<usize>(),

@@ -33,6 +33,8 @@ pub struct Replica {
     pub standing: Standing,
     /// Its load, if it reported any.
     pub stats: Option<ReplicaStats>,
+    /// When it was last known that it holds all that was reported of it before, Unix time in ms; 0 for never.
+    pub reasserted_ms: u64,
     published: Option<ReplicaSlot>,
 }
 
@@ -110,7 +112,15 @@ impl Dictionary {
             Observation::PolicyGone { tenant_id } => {
                 self.policies.remove(tenant_id);
             }
-            Observation::Stored { .. } | Observation::Removed { .. } | Observation::Cleared { .. } => {}
+            Observation::Reasserted { replica, at_ms } => {
+                if let Some(replica) = self.replicas.get_mut(replica) {
+                    replica.reasserted_ms = replica.reasserted_ms.max(*at_ms);
+                }
+            }
+            Observation::Stored(_)
+            | Observation::Removed { .. }
+            | Observation::Cleared { .. }
+            | Observation::Counted(_) => {}
         }
         Turn::default()
     }
@@ -267,6 +277,7 @@ impl Dictionary {
             address: address.into(),
             standing: Standing::Arriving,
             stats: None,
+            reasserted_ms: 0,
             published: None,
         };
         self.replicas.insert(slot, replica);
@@ -333,6 +344,9 @@ impl Replica {
         });
         out.extend(self.published.map(|published| Observation::PublishedReplica { replica: slot, published }));
         out.extend(self.stats.map(|stats| Observation::Stats { replica: slot, stats }));
+        if self.reasserted_ms > 0 {
+            out.push(Observation::Reasserted { replica: slot, at_ms: self.reasserted_ms });
+        }
         if self.standing == Standing::Complete {
             out.push(Observation::ReplicaComplete { replica: slot });
         }

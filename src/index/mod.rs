@@ -16,7 +16,7 @@ pub mod shard;
 use hashbrown::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot, StoredBlock};
+use crate::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot, Stored, StoredBlock};
 use dictionary::Dictionary;
 use live::Live;
 use shard::{Change, Holder, Shard};
@@ -61,7 +61,7 @@ impl Index {
     /// Applies an observation committed under log sequence `sequence`.
     pub fn apply(&mut self, sequence: u64, observation: Observation) {
         match observation {
-            Observation::Stored { replica, scope, tier, last_seen_ms, blocks } => {
+            Observation::Stored(Stored { replica, scope, tier, last_seen_ms, blocks, .. }) => {
                 for StoredBlock { key, token_count } in blocks {
                     self.store(
                         sequence,

@@ -5,7 +5,7 @@
 
 use hashbrown::{Equivalent, HashMap};
 
-use crate::observation::{BlockKey, Observation, ReplicaSlot, ScopeSlot, StoredBlock, Tier};
+use crate::observation::{BlockKey, Observation, ReplicaSlot, ScopeSlot, Stored, StoredBlock, Tier};
 
 /// A replica that holds a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ fn report(scope: ScopeSlot, key: &BlockKey, holder: &Holder) -> (ReplicaSlot, Sc
 
 fn stored(pairs: &[(ScopeSlot, &BlockKey, &Holder)]) -> Option<Observation> {
     let (scope, _, holder) = pairs.first()?;
-    Some(Observation::Stored {
+    Some(Observation::Stored(Stored {
         replica: holder.replica,
         scope: *scope,
         tier: holder.tier,
@@ -162,5 +162,6 @@ fn stored(pairs: &[(ScopeSlot, &BlockKey, &Holder)]) -> Option<Observation> {
             .iter()
             .map(|(_, key, holder)| StoredBlock { key: (*key).clone(), token_count: holder.token_count })
             .collect(),
-    })
+        ..Stored::default()
+    }))
 }

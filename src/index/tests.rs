@@ -1,6 +1,6 @@
 use super::*;
 use crate::index::run::LeadingRun;
-use crate::observation::{Member, Tier};
+use crate::observation::{Member, Stored, Tier};
 use crate::request::{ChainBlock, RequestChain};
 
 const SCOPE: ScopeSlot = ScopeSlot(1);
@@ -19,13 +19,14 @@ fn up(replica: u32, replica_id: &str) -> [Observation; 2] {
 }
 
 fn stored(replica: u32, keys: &[u64], last_seen_ms: u64) -> Observation {
-    Observation::Stored {
+    Observation::Stored(Stored {
         replica: ReplicaSlot(replica),
         scope: SCOPE,
         tier: Tier::T1,
         last_seen_ms,
         blocks: keys.iter().map(|key| StoredBlock { key: BlockKey::Hash64(*key), token_count: 16 }).collect(),
-    }
+        ..Stored::default()
+    })
 }
 
 fn removed(replica: u32, keys: &[u64]) -> Observation {
@@ -71,13 +72,14 @@ fn a_run_is_as_fresh_as_its_oldest_block_and_as_cold_as_its_coldest() {
     let mut index = index(up(1, "a").into_iter().chain([stored(1, &[1], 9), stored(1, &[2], 5)]));
     index.apply(
         9,
-        Observation::Stored {
+        Observation::Stored(Stored {
             replica: ReplicaSlot(1),
             scope: SCOPE,
             tier: Tier::T2,
             last_seen_ms: 7,
             blocks: vec![StoredBlock { key: BlockKey::Hash64(3), token_count: 48 }],
-        },
+            ..Stored::default()
+        }),
     );
     assert_eq!(
         index.leading_runs(SCOPE, &chain(&[1, 2, 3]), NEVER),
@@ -153,13 +155,14 @@ fn keys_of_different_widths_are_different_keys() {
     let mut index = index(up(1, "a"));
     index.apply(
         9,
-        Observation::Stored {
+        Observation::Stored(Stored {
             replica: ReplicaSlot(1),
             scope: SCOPE,
             tier: Tier::T1,
             last_seen_ms: 5,
             blocks: vec![StoredBlock { key: wide.clone(), token_count: 640 }],
-        },
+            ..Stored::default()
+        }),
     );
     let exact = RequestChain::Exact { key: wide };
     let found = index.leading_runs(SCOPE, &exact, NEVER);
@@ -195,9 +198,14 @@ fn a_replica_serves_while_it_holds_something_in_any_adapter() {
     let lora = Scope { adapter_id: "lora".into(), ..scope() };
     index.apply(20, Observation::Scope { slot: ScopeSlot(2), scope: lora.clone() });
     let in_lora = |observation| match observation {
-        Observation::Stored { replica, tier, last_seen_ms, blocks, .. } => {
-            Observation::Stored { replica, scope: ScopeSlot(2), tier, last_seen_ms, blocks }
-        }
+        Observation::Stored(Stored { replica, tier, last_seen_ms, blocks, .. }) => Observation::Stored(Stored {
+            replica,
+            scope: ScopeSlot(2),
+            tier,
+            last_seen_ms,
+            blocks,
+            ..Stored::default()
+        }),
         other => other,
     };
     index.apply(21, stored(1, &[1], 5));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Publisher;
 use super::entries::{ReplicaName, ScopeName};
 use crate::index::shard::Holder;
-use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, StoredBlock};
+use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, Stored, StoredBlock};
 
 // === impl Publisher ===
 
@@ -63,7 +63,14 @@ impl Publisher {
         let (replica, slot) = (new.slot, scope.slot);
         self.changing(new, scope, &key.clone(), |publisher| {
             let blocks = vec![StoredBlock { key: key.clone(), token_count }];
-            publisher.commit(Observation::Stored { replica, scope: slot, tier, last_seen_ms, blocks });
+            publisher.commit(Observation::Stored(Stored {
+                replica,
+                scope: slot,
+                tier,
+                last_seen_ms,
+                blocks,
+                ..Stored::default()
+            }));
             publisher.index.count_hits(slot, &key, replica, |_| access_count);
         });
     }

@@ -1,6 +1,6 @@
 //! Changes on their way to whoever carries them on.
 
-use crate::observation::{BlockKey, Observation};
+use crate::observation::{BlockKey, Observation, Stored};
 
 /// The most blocks in one observation.
 const MAX_BLOCKS: usize = 2_048;
@@ -11,26 +11,32 @@ const MAX_BLOCK_BYTES: usize = 16 * 1024;
 pub fn push(changes: &mut Vec<Observation>, observation: Observation) {
     let Some(last) = changes.last_mut() else { return changes.push(observation) };
     match (last, observation) {
-        (
-            Observation::Stored { replica, scope, tier, last_seen_ms, blocks },
-            Observation::Stored {
-                replica: next_replica,
-                scope: next_scope,
-                tier: next_tier,
-                last_seen_ms: next_seen_ms,
-                blocks: next,
-            },
-        ) if (*replica, *scope, *tier, *last_seen_ms) == (next_replica, next_scope, next_tier, next_seen_ms)
-            && fit(blocks.iter().map(|block| &block.key), next.iter().map(|block| &block.key)) =>
-        {
-            blocks.extend(next);
-        }
+        (Observation::Stored(last), Observation::Stored(next)) => match goes_on(last, &next) {
+            true => last.blocks.extend(next.blocks),
+            false => changes.push(Observation::Stored(next)),
+        },
         (
             Observation::Removed { replica, scope, keys },
             Observation::Removed { replica: next_replica, scope: next_scope, keys: next },
         ) if (*replica, *scope) == (next_replica, next_scope) && fit(keys.iter(), next.iter()) => keys.extend(next),
         (_, observation) => changes.push(observation),
     }
+}
+
+/// Whether `next` says of further blocks what `last` says: of those that come after them, where that is known.
+fn goes_on(last: &Stored, next: &Stored) -> bool {
+    let terms = |stored: &Stored| {
+        let Stored { replica, scope, tier, last_seen_ms, chained, access_count, .. } = *stored;
+        (replica, scope, tier, last_seen_ms, chained, access_count)
+    };
+    let end = last.blocks.last().map(|block| &block.key);
+    let follows = match &next.parent {
+        Some(parent) => end == Some(parent),
+        None => !next.chained && last.parent.is_none(),
+    };
+    terms(last) == terms(next)
+        && follows
+        && fit(last.blocks.iter().map(|block| &block.key), next.blocks.iter().map(|block| &block.key))
 }
 
 /// Whether `more` keys can stand with `keys` in one observation; all of each have one width.

@@ -1,7 +1,7 @@
 //! Replicas that the publisher follows itself: whoever does gets numbers here and says what it sees with them.
 
 use super::Publisher;
-use crate::observation::{Member, Observation, ReplicaSlot};
+use crate::observation::{Member, Observation, ReplicaSlot, Stored};
 
 // === impl Publisher ===
 
@@ -17,7 +17,7 @@ impl Publisher {
     /// not that of a followed replica or of a scope, or the observation is one that only a publisher makes.
     pub fn publish(&mut self, observation: Observation) -> bool {
         let (replica, scope) = match &observation {
-            Observation::Stored { replica, scope, .. } | Observation::Removed { replica, scope, .. } => {
+            Observation::Stored(Stored { replica, scope, .. }) | Observation::Removed { replica, scope, .. } => {
                 (*replica, Some(*scope))
             }
             Observation::Cleared { replica }

@@ -13,7 +13,8 @@ use super::entries::{ReplicaName, ScopeName};
 use super::message::{CacheStateUpdate, PrefixEntry, ReportedStats};
 use super::{MAX_NAME_BYTES, Publisher, Reported, StatsRecord};
 use crate::observation::{
-    BlockKey, MAX_KEY_BYTES, Member, Observation, RESERVED_TENANT, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier,
+    BlockKey, MAX_KEY_BYTES, Member, Observation, RESERVED_TENANT, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock,
+    Tier,
 };
 
 // === impl Publisher ===
@@ -108,7 +109,14 @@ impl Publisher {
         let key = block.key.clone();
         self.changing(replica, scope, &key, |publisher| {
             let (replica, scope) = (replica.slot, scope.slot);
-            publisher.commit(Observation::Stored { replica, scope, tier, last_seen_ms, blocks: vec![block] });
+            publisher.commit(Observation::Stored(Stored {
+                replica,
+                scope,
+                tier,
+                last_seen_ms,
+                blocks: vec![block],
+                ..Stored::default()
+            }));
         });
     }
 

@@ -6,7 +6,7 @@
 use hashbrown::{HashMap, HashSet};
 
 use super::Publisher;
-use crate::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot};
+use crate::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot, Stored};
 
 /// Blocks that went by age at replicas that are followed, and that these still hold.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Expired {
     /// What `observation` speaks of is in the index again, or no longer held.
     pub fn forget(&mut self, observation: &Observation) {
         match observation {
-            Observation::Stored { replica, scope, blocks, .. } => {
+            Observation::Stored(Stored { replica, scope, blocks, .. }) => {
                 self.forget_blocks(*scope, *replica, blocks.iter().map(|block| &block.key));
             }
             Observation::Removed { replica, scope, keys } => self.forget_blocks(*scope, *replica, keys.iter()),

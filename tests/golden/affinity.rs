@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use warmroute::fingerprint::BlockSize;
 use warmroute::index::Index;
-use warmroute::observation::{BlockKey, Member, Observation, ReplicaSlot, Scope, ScopeSlot, StoredBlock, Tier};
+use warmroute::observation::{BlockKey, Member, Observation, ReplicaSlot, Scope, ScopeSlot, Stored, StoredBlock, Tier};
 use warmroute::request::{ChainBlock, LookupRequest, NoTokenizer, PromptInput, WireChain};
 use warmroute::routing::lookup::{Lookup, lookup_route};
 use warmroute::routing::policy::{AffinityHash, AffinitySeed, Policy, Ranking};
@@ -65,7 +65,7 @@ fn index(replica_ids: &[String]) -> Index {
         index.apply(1, Observation::ReplicaUp { replica, member, address: String::new() });
         index.apply(1, Observation::ReplicaComplete { replica });
         let (scope, tier, last_seen_ms) = (ScopeSlot(1), Tier::T1, NOW_MS);
-        index.apply(1, Observation::Stored { replica, scope, tier, last_seen_ms, blocks });
+        index.apply(1, Observation::Stored(Stored { replica, scope, tier, last_seen_ms, blocks, ..Stored::default() }));
     }
     index
 }

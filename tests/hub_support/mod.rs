@@ -16,7 +16,7 @@ use tonic::Streaming;
 use warmroute::fingerprint::{BlockSize, prefix_hashes};
 use warmroute::native::hub::{Hub, HubConfig};
 use warmroute::observation::{
-    BlockKey, Observation, ReplicaStats, StreamBody, StreamMessage, SubscriberMessage, Subscription,
+    BlockKey, Observation, ReplicaStats, Stored, StreamBody, StreamMessage, SubscriberMessage, Subscription,
 };
 use warmroute::routing::policy::Policy;
 use warmroute::wire::{self, v1};
@@ -355,7 +355,7 @@ impl Observer {
             Observation::ReplicaComplete { replica } => {
                 self.complete.insert(self.names[&replica.0].clone());
             }
-            Observation::Stored { replica, scope, blocks, .. } => {
+            Observation::Stored(Stored { replica, scope, blocks, .. }) => {
                 assert!(self.scopes.contains_key(&scope.0), "scopes are announced before they are used");
                 let held = self.held.get_mut(&self.names[&replica.0]).unwrap();
                 held.extend(blocks.into_iter().map(|block| block.key));
@@ -382,8 +382,11 @@ impl Observer {
             Observation::PolicyGone { tenant_id } => {
                 self.policies.remove(&tenant_id);
             }
-            Observation::PublishedScope { .. } | Observation::PublishedReplica { .. } => {
-                panic!("the stream has no numbers of a log")
+            Observation::Reasserted { replica, .. } => {
+                assert!(self.names.contains_key(&replica.0), "replicas are announced before they are spoken of");
+            }
+            Observation::Counted(_) | Observation::PublishedScope { .. } | Observation::PublishedReplica { .. } => {
+                panic!("the stream says nothing that is the log's own")
             }
         }
     }

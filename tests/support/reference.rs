@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use warmroute::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier,
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
 };
 use warmroute::request::RequestChain;
 use warmroute::routing::policy::{Policy, Ranking};
@@ -85,7 +85,7 @@ impl Reference {
             }
             Observation::ReplicaComplete { replica } => self.complete(*replica),
             Observation::ReplicaGone { replica } => self.gone(*replica),
-            Observation::Stored { replica, scope, tier, last_seen_ms, blocks } => {
+            Observation::Stored(Stored { replica, scope, tier, last_seen_ms, blocks, .. }) => {
                 for StoredBlock { key, token_count } in blocks {
                     let held = Held { tier: *tier, token_count: *token_count, last_seen_ms: *last_seen_ms };
                     self.held.insert((*scope, key.clone(), *replica), held);
@@ -102,7 +102,9 @@ impl Reference {
                     generation.stats = Some(*stats);
                 }
             }
-            Observation::Policy { .. }
+            Observation::Reasserted { .. }
+            | Observation::Counted(_)
+            | Observation::Policy { .. }
             | Observation::PolicyGone { .. }
             | Observation::PublishedScope { .. }
             | Observation::PublishedReplica { .. } => {}

@@ -9,7 +9,7 @@ use super::*;
 use crate::flow::sim::{START_NS, SimHost, scope};
 use crate::host::{Cas, Host, Level, SharedValue, SharedWrite, StreamToken};
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ScopeSlot, StoredBlock, StreamBody, StreamMessage, Tier,
+    BlockKey, Member, Observation, ReplicaSlot, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage, Tier,
 };
 use crate::wire;
 
@@ -199,7 +199,7 @@ fn holding(held: &[(&str, &str, u64)]) -> Vec<Observation> {
         let replica = ReplicaSlot(at as u32 + 1);
         let (member, address) = (Member::new("default", "m", *replica_id), String::from(*address));
         facts.push(Observation::ReplicaUp { replica, member, address });
-        facts.push(Observation::Stored {
+        facts.push(Observation::Stored(Stored {
             replica,
             scope: ScopeSlot(1),
             tier: Tier::T1,
@@ -207,7 +207,8 @@ fn holding(held: &[(&str, &str, u64)]) -> Vec<Observation> {
             blocks: (1..=*blocks)
                 .map(|key| StoredBlock { key: BlockKey::Hash64(key), token_count: key as u32 * 16 })
                 .collect(),
-        });
+            ..Stored::default()
+        }));
         facts.push(Observation::ReplicaComplete { replica });
     }
     facts

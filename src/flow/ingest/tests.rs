@@ -1,6 +1,6 @@
 use super::*;
 use crate::index::log::Incarnation;
-use crate::observation::{Member, StoredBlock, Tier};
+use crate::observation::{Member, Stored, StoredBlock, Tier};
 use crate::routing::policy::Policy;
 
 const HEARD: Heard = Heard { stream: StreamToken(1), at_ms: 1_000 };
@@ -74,13 +74,14 @@ fn complete(published: u32) -> Observation {
 }
 
 fn stored(published: u32, keys: std::ops::Range<u64>) -> Observation {
-    Observation::Stored {
+    Observation::Stored(Stored {
         replica: ReplicaSlot(published),
         scope: ScopeSlot(1),
         tier: Tier::T1,
         last_seen_ms: 900,
         blocks: keys.map(|key| StoredBlock { key: BlockKey::Hash64(key), token_count: 16 }).collect(),
-    }
+        ..Stored::default()
+    })
 }
 
 #[test]
@@ -111,13 +112,13 @@ fn what_a_newer_generation_replaces_takes_no_room_from_it() {
 fn a_time_ahead_of_the_clock_is_taken_as_now() {
     let mut leader = Leader::new(10);
     let mut ahead = stored(1, 0..1);
-    if let Observation::Stored { last_seen_ms, .. } = &mut ahead {
+    if let Observation::Stored(Stored { last_seen_ms, .. }) = &mut ahead {
         *last_seen_ms = 5_000;
     }
     leader.reset(vec![scope(1, ""), up(1)]);
     leader.delta(1, vec![ahead]).unwrap();
     let batch = leader.ingest.take_batch(usize::MAX).unwrap();
-    assert!(matches!(batch.records[..], [Observation::Stored { last_seen_ms: 1_000, .. }]), "{batch:?}");
+    assert!(matches!(batch.records[..], [Observation::Stored(Stored { last_seen_ms: 1_000, .. })]), "{batch:?}");
     assert_eq!(leader.ingest.take_refused(), Refused { future: 1, ..Refused::default() });
 }
 
@@ -193,7 +194,7 @@ fn blocks_of_more_scopes_than_a_log_may_name_are_not_taken() {
     let extra = MAX_SCOPES as u32 + 1;
     leader.reset(scopes.into_iter().chain([up(1), stored(1, 0..2), complete(1)]).collect());
     let mut more = stored(1, 0..3);
-    if let Observation::Stored { scope, .. } = &mut more {
+    if let Observation::Stored(Stored { scope, .. }) = &mut more {
         *scope = ScopeSlot(extra);
     }
     let removed =
@@ -224,7 +225,7 @@ fn a_log_that_is_full_of_an_earlier_hubs_scopes_takes_those_of_the_next() {
     assert_eq!(leader.ingest.names.len(), MAX_SCOPES);
     let in_scope = |published, keys| {
         let mut stored = stored(1, keys);
-        if let Observation::Stored { scope, .. } = &mut stored {
+        if let Observation::Stored(Stored { scope, .. }) = &mut stored {
             *scope = ScopeSlot(published);
         }
         stored

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{START_NS, scope};
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ScopeSlot, StoredBlock, StreamBody, StreamMessage, Tier,
+    BlockKey, Member, Observation, ReplicaSlot, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage, Tier,
 };
 use crate::wire;
 use prost::Message;
@@ -284,11 +284,12 @@ pub fn up(number: u32, name: usize) -> Observation {
 }
 
 pub fn stored(number: u32, scope: ScopeSlot, keys: &[u64]) -> Observation {
-    Observation::Stored {
+    Observation::Stored(Stored {
         replica: ReplicaSlot(number),
         scope,
         tier: Tier::T1,
         last_seen_ms: START_NS / 1_000_000,
         blocks: keys.iter().map(|key| StoredBlock { key: BlockKey::Hash64(*key), token_count: 16 }).collect(),
-    }
+        ..Stored::default()
+    })
 }

@@ -11,8 +11,8 @@ use crate::flow::node::Node;
 use crate::host::{Cas, Host, SharedValue, SharedWrite, StreamToken};
 use crate::index::log::Head;
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, ScopeSlot, StoredBlock, StreamBody, StreamMessage,
-    SubscriberMessage, Subscription, Tier,
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, ScopeSlot, Stored, StoredBlock, StreamBody,
+    StreamMessage, SubscriberMessage, Subscription, Tier,
 };
 use crate::request::{ChainBlock, RequestChain};
 use crate::routing::policy::Policy;
@@ -122,13 +122,14 @@ impl Pool {
 }
 
 fn stored(keys: &[u64]) -> Observation {
-    Observation::Stored {
+    Observation::Stored(Stored {
         replica: ReplicaSlot(1),
         scope: ScopeSlot(1),
         tier: Tier::T1,
         last_seen_ms: START_NS / 1_000_000,
         blocks: keys.iter().map(|key| StoredBlock { key: BlockKey::Hash64(*key), token_count: 16 }).collect(),
-    }
+        ..Stored::default()
+    })
 }
 
 fn removed(keys: &[u64]) -> Observation {

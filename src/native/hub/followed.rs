@@ -8,7 +8,7 @@ use super::replica_cache::{Change, ReplicaCache, Tally};
 use super::snapshot::{MAX_BLOCKS, ReplicaSnapshot};
 use crate::fingerprint::{BlockSize, PrefixHash};
 use crate::native::engine::KvEvent;
-use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, StoredBlock, Tier};
+use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, Stored, StoredBlock, Tier};
 use crate::publisher::Publisher;
 
 /// An unchanged load is reported again after this long, in ms.
@@ -163,7 +163,14 @@ fn publish(publisher: &mut Publisher, replica: ReplicaSlot, change: Change, now_
         Change::Stored(scope, blocks) => {
             for blocks in blocks.chunks(MAX_BLOCKS) {
                 let blocks = blocks.iter().map(stored_block).collect();
-                publisher.publish(Observation::Stored { replica, scope, tier: Tier::T1, last_seen_ms: now_ms, blocks });
+                publisher.publish(Observation::Stored(Stored {
+                    replica,
+                    scope,
+                    tier: Tier::T1,
+                    last_seen_ms: now_ms,
+                    blocks,
+                    ..Stored::default()
+                }));
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use crate::observation::{Observation, Scope, ScopeSlot, Subscription};
+use crate::observation::{Observation, Scope, ScopeSlot, Stored, Subscription};
 
 /// The scopes a subscriber asked for.
 #[derive(Debug, Default)]
@@ -44,7 +44,9 @@ impl ScopeFilter {
                 !self.others.contains(slot)
             }
             Observation::ScopeGone { slot } => !self.others.remove(slot),
-            Observation::Stored { scope, .. } | Observation::Removed { scope, .. } => !self.others.contains(scope),
+            Observation::Stored(Stored { scope, .. }) | Observation::Removed { scope, .. } => {
+                !self.others.contains(scope)
+            }
             _ => true,
         }
     }

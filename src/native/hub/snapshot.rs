@@ -10,7 +10,7 @@ use crate::fingerprint::PrefixHash;
 use crate::index::Index;
 use crate::native::hub::replica_cache::HeldBlock;
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, StoredBlock, Tier,
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
 };
 use crate::publisher::Publisher;
 use crate::routing::policy::Policy;
@@ -83,27 +83,41 @@ pub fn reported(publisher: &Publisher) -> Vec<Observation> {
 
 /// Splits what is too long for a message.
 fn in_pieces(observation: Observation) -> Vec<Observation> {
-    let Observation::Stored { replica, scope, tier, last_seen_ms, blocks } = observation else {
+    let Observation::Stored(Stored { replica, scope, tier, last_seen_ms, blocks, .. }) = observation else {
         return vec![observation];
     };
     let width = blocks.first().map_or(1, |block| block.key.width().max(1));
     let pieces = blocks.chunks((MAX_KEYS_BYTES / width).clamp(1, MAX_BLOCKS));
-    pieces.map(|blocks| Observation::Stored { replica, scope, tier, last_seen_ms, blocks: blocks.to_vec() }).collect()
+    pieces
+        .map(|blocks| {
+            Observation::Stored(Stored {
+                replica,
+                scope,
+                tier,
+                last_seen_ms,
+                blocks: blocks.to_vec(),
+                ..Stored::default()
+            })
+        })
+        .collect()
 }
 
 /// The observations for a run of blocks, each of at most [`MAX_BLOCKS`] last seen together.
 fn stored(replica: ReplicaSlot, scope: ScopeSlot, run: &[(PrefixHash, HeldBlock)]) -> Vec<Observation> {
     run.chunk_by(|(_, one), (_, next)| one.last_seen_ms == next.last_seen_ms)
         .flat_map(|together| together.chunks(MAX_BLOCKS))
-        .map(|blocks| Observation::Stored {
-            replica,
-            scope,
-            tier: Tier::T1,
-            last_seen_ms: blocks.first().map_or(0, |(_, block)| block.last_seen_ms),
-            blocks: blocks
-                .iter()
-                .map(|(hash, block)| StoredBlock { key: BlockKey::from(*hash), token_count: block.token_count })
-                .collect(),
+        .map(|blocks| {
+            Observation::Stored(Stored {
+                replica,
+                scope,
+                tier: Tier::T1,
+                last_seen_ms: blocks.first().map_or(0, |(_, block)| block.last_seen_ms),
+                blocks: blocks
+                    .iter()
+                    .map(|(hash, block)| StoredBlock { key: BlockKey::from(*hash), token_count: block.token_count })
+                    .collect(),
+                ..Stored::default()
+            })
         })
         .collect()
 }
@@ -164,7 +178,7 @@ mod tests {
 
     fn token_counts(observations: &[Observation]) -> Vec<Vec<u32>> {
         let counts = |observation: &Observation| match observation {
-            Observation::Stored { blocks, .. } => Some(blocks.iter().map(|block| block.token_count).collect()),
+            Observation::Stored(Stored { blocks, .. }) => Some(blocks.iter().map(|block| block.token_count).collect()),
             _ => None,
         };
         observations.iter().filter_map(counts).collect()

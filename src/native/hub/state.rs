@@ -186,6 +186,7 @@ mod tests {
     use crate::native::engine::{BlockStored, EngineKey};
     use crate::native::hub::config::HubConfig;
     use crate::native::hub::snapshot::ReplicaSnapshot;
+    use crate::observation::Stored;
     use crate::observation::{BlockKey, Observation};
     use crate::publisher::PublisherLimits;
 
@@ -215,7 +216,7 @@ mod tests {
         let mut held: BTreeMap<ReplicaSlot, BTreeSet<BlockKey>> = BTreeMap::new();
         for observation in observations {
             match observation {
-                Observation::Stored { replica, blocks, .. } => {
+                Observation::Stored(Stored { replica, blocks, .. }) => {
                     held.entry(*replica).or_default().extend(blocks.iter().map(|block| block.key.clone()));
                 }
                 Observation::Removed { replica, keys, .. } => {

@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::observation::{Observation, ReplicaSlot, ReplicaStats, ScopeSlot, StoredBlock};
+use crate::observation::{Observation, ReplicaSlot, ReplicaStats, ScopeSlot, Stored, StoredBlock};
 use crate::routing::policy::Policy;
 
 fn stored(replica: ReplicaSlot, scope: ScopeSlot, hash: &str) -> Observation {
     let blocks = vec![StoredBlock { key: key(hash), token_count: 16 }];
-    Observation::Stored { replica, scope, tier: Tier::T1, last_seen_ms: NOW_MS, blocks }
+    Observation::Stored(Stored { replica, scope, tier: Tier::T1, last_seen_ms: NOW_MS, blocks, ..Stored::default() })
 }
 
 fn member(replica_id: &str) -> Member {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use naive::{Defect, Held, Naive, Place};
 
 use super::*;
-use crate::observation::Observation;
+use crate::observation::{Observation, Stored};
 use crate::request::RequestChain;
 use crate::routing::decision::RankedReplica;
 use crate::routing::policy::{Eviction, Policy};
@@ -137,7 +137,9 @@ fn holdings(index: &Index) -> BTreeMap<Place, Held> {
     let facts = (0..index.shards()).flat_map(|shard| index.shard_observations(shard));
     let mut held = BTreeMap::new();
     for fact in facts {
-        let Observation::Stored { replica, scope, tier, last_seen_ms: seen_ms, blocks } = fact else { continue };
+        let Observation::Stored(Stored { replica, scope, tier, last_seen_ms: seen_ms, blocks, .. }) = fact else {
+            continue;
+        };
         let Scope { tenant_id, model_id, hash_scheme, adapter_id } = index.dictionary().scope(scope).unwrap().clone();
         let member = &index.dictionary().complete_replica(replica).unwrap().member;
         assert_eq!((&member.tenant_id, &member.model_id), (&tenant_id, &model_id));

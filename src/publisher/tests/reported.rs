@@ -1,4 +1,5 @@
 use super::*;
+use crate::observation::Stored;
 use crate::routing::policy::{Eviction, Policy};
 
 #[test]
@@ -14,7 +15,7 @@ fn a_prefix_is_stored_with_what_the_report_says() {
         Observation::ReplicaUp { replica, member, address },
         Observation::ReplicaComplete { replica: complete },
         Observation::Scope { slot, scope: named },
-        Observation::Stored { replica: holder, scope: within, .. },
+        Observation::Stored(Stored { replica: holder, scope: within, .. }),
     ] = &changes[..]
     else {
         panic!("{changes:?}");
@@ -402,7 +403,7 @@ fn blocks_of_one_report_travel_together_as_far_as_a_message_allows() {
     publisher.report(&update("r", vec![long, entry("wide", 1), entry("w", 1)]), NOW_MS);
     let changes = publisher.take_changes();
     let stored = changes.iter().filter_map(|change| match change {
-        Observation::Stored { blocks, .. } => {
+        Observation::Stored(Stored { blocks, .. }) => {
             let width = blocks[0].key.width();
             assert!(blocks.iter().all(|block| block.key.width() == width), "keys of one width");
             Some(blocks.len())

@@ -1,4 +1,5 @@
 use super::*;
+use crate::observation::Stored;
 
 fn in_adapters(adapters: &[&str]) -> CacheStateUpdate {
     let entry = |adapter: &&str| PrefixEntry { adapter_id: (*adapter).to_owned(), ..entry("a", 16) };
@@ -40,12 +41,18 @@ fn a_scope_of_a_followed_replica_stays_while_the_replica_holds_what_is_too_old()
     let mut publisher = publisher();
     let slot = publisher.scope(&scope()).unwrap();
     let replica = publisher.replica_up(Member::new("t", "m", "f"), "10.0.0.1:80").unwrap();
-    let stored = |keys: &[&str]| Observation::Stored {
-        replica,
-        scope: slot,
-        tier: Tier::T1,
-        last_seen_ms: NOW_MS,
-        blocks: keys.iter().map(|hash| crate::observation::StoredBlock { key: key(hash), token_count: 16 }).collect(),
+    let stored = |keys: &[&str]| {
+        Observation::Stored(Stored {
+            replica,
+            scope: slot,
+            tier: Tier::T1,
+            last_seen_ms: NOW_MS,
+            blocks: keys
+                .iter()
+                .map(|hash| crate::observation::StoredBlock { key: key(hash), token_count: 16 })
+                .collect(),
+            ..Stored::default()
+        })
     };
     assert!(publisher.publish(stored(&["a", "b"])));
     publisher.sweep(NOW_MS + TTL_MS);
@@ -60,7 +67,7 @@ fn a_scope_of_a_followed_replica_stays_while_the_replica_holds_what_is_too_old()
     for gone in [Observation::Cleared { replica }, Observation::ReplicaGone { replica }] {
         let again = publisher.scope(&scope()).unwrap();
         let mut observation = stored(&["a"]);
-        if let Observation::Stored { scope, .. } = &mut observation {
+        if let Observation::Stored(Stored { scope, .. }) = &mut observation {
             *scope = again;
         }
         assert!(publisher.publish(observation));

@@ -1,6 +1,6 @@
 use super::*;
 use crate::fingerprint::BlockSize;
-use crate::observation::{BlockKey, Member, Observation, ReplicaStats, ScopeSlot, StoredBlock};
+use crate::observation::{BlockKey, Member, Observation, ReplicaStats, ScopeSlot, Stored, StoredBlock};
 use crate::request::{ChainBlock, LookupRequest, NoTokenizer, PromptInput, WireChain};
 use crate::routing::lookup::{Lookup, lookup_route};
 
@@ -23,7 +23,7 @@ fn index(held: &[(u64, u64)]) -> Index {
         index.apply(1, Observation::ReplicaComplete { replica });
         index.apply(
             1,
-            Observation::Stored {
+            Observation::Stored(Stored {
                 replica,
                 scope: ScopeSlot(1),
                 tier: Tier::T1,
@@ -31,7 +31,8 @@ fn index(held: &[(u64, u64)]) -> Index {
                 blocks: (1..=*blocks)
                     .map(|key| StoredBlock { key: BlockKey::Hash64(key), token_count: key as u32 * BLOCK })
                     .collect(),
-            },
+                ..Stored::default()
+            }),
         );
     }
     index

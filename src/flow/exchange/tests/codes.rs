@@ -1,7 +1,7 @@
 //! What each reason code does to the request, the metrics and the log, and which policy decides.
 
 use super::*;
-use crate::observation::{ReplicaStats, Scope};
+use crate::observation::{ReplicaStats, Scope, Stored};
 use crate::routing::policy::Strategy;
 
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -251,7 +251,14 @@ fn what_a_client_asked_for_cannot_break_the_log() {
         facts.push(Observation::ReplicaUp { replica, member: Member::new(tenant, "m", "a"), address: String::new() });
         let blocks = vec![StoredBlock { key: BlockKey::Hash64(1), token_count: 16 }];
         let last_seen_ms = START_NS / 1_000_000;
-        facts.push(Observation::Stored { replica, scope: ScopeSlot(slot), tier: Tier::T1, last_seen_ms, blocks });
+        facts.push(Observation::Stored(Stored {
+            replica,
+            scope: ScopeSlot(slot),
+            tier: Tier::T1,
+            last_seen_ms,
+            blocks,
+            ..Stored::default()
+        }));
         facts.push(Observation::ReplicaComplete { replica });
     }
     let mut vm = Vm::told(r#", "tenant": {"header": "x-tenant"}"#, facts);
@@ -313,7 +320,14 @@ fn an_adapter_counts_under_its_model_and_one_of_two_models_is_not_guessed() {
         facts.push(Observation::Scope { slot: ScopeSlot(slot), scope });
         let blocks = vec![StoredBlock { key: BlockKey::Hash64(1), token_count: 64 }];
         let (replica, last_seen_ms) = (ReplicaSlot(1), START_NS / 1_000_000);
-        facts.push(Observation::Stored { replica, scope: ScopeSlot(slot), tier: Tier::T1, last_seen_ms, blocks });
+        facts.push(Observation::Stored(Stored {
+            replica,
+            scope: ScopeSlot(slot),
+            tier: Tier::T1,
+            last_seen_ms,
+            blocks,
+            ..Stored::default()
+        }));
     }
     let mut vm = Vm::told(more, facts);
     let ask = |vm: &mut Vm, name: &str| {
@@ -339,13 +353,14 @@ fn an_adapter_counts_under_its_model_and_one_of_two_models_is_not_guessed() {
 fn an_adapter_in_the_body_is_looked_up_while_the_vm_is_still_catching_up() {
     let mut facts = holding(&THREE);
     facts.push(Observation::Scope { slot: ScopeSlot(9), scope: Scope { adapter_id: "sql".into(), ..scope() } });
-    facts.push(Observation::Stored {
+    facts.push(Observation::Stored(Stored {
         replica: ReplicaSlot(1),
         scope: ScopeSlot(9),
         tier: Tier::T1,
         last_seen_ms: START_NS / 1_000_000,
         blocks: vec![StoredBlock { key: BlockKey::Hash64(1), token_count: 64 }],
-    });
+        ..Stored::default()
+    }));
     let leader = Vm::told("", facts);
     let mut late = Vm {
         proxy: leader.proxy.clone(),

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::messages::v1alpha1::{CacheEvent, StreamEventsRequest, cache_event::Type};
 use crate::native::hub::state::Names;
-use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, Scope, ScopeSlot};
+use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, Scope, ScopeSlot, Stored};
 
 /// Turns changes into the events that a client asked for.
 #[derive(Debug)]
@@ -46,14 +46,17 @@ impl EventFilter {
             Observation::Stats { replica, stats } => {
                 self.replica(Type::ReplicaUpdated, *replica, stats.reported_ms, events);
             }
-            Observation::Stored { replica, scope, last_seen_ms, blocks, .. } => {
+            Observation::Stored(Stored { replica, scope, last_seen_ms, blocks, .. }) => {
                 let keys = blocks.iter().map(|block| &block.key);
                 self.blocks(Type::PrefixAdded, (*replica, *scope), keys, *last_seen_ms, events);
             }
             Observation::Removed { replica, scope, keys } => {
                 self.blocks(Type::PrefixEvicted, (*replica, *scope), keys.iter(), now_ms, events);
             }
-            Observation::Policy { .. }
+            // That it is still held is no news of a block.
+            Observation::Reasserted { .. }
+            | Observation::Counted(_)
+            | Observation::Policy { .. }
             | Observation::PolicyGone { .. }
             | Observation::PublishedScope { .. }
             | Observation::PublishedReplica { .. } => {}
@@ -135,13 +138,14 @@ mod tests {
         vec![
             Observation::Scope { slot: SCOPE, scope },
             up(A),
-            Observation::Stored {
+            Observation::Stored(Stored {
                 replica: A,
                 scope: SCOPE,
                 tier: Tier::T1,
                 last_seen_ms: 7,
                 blocks: vec![block(1), block(2)],
-            },
+                ..Stored::default()
+            }),
             Observation::ReplicaComplete { replica: A },
             Observation::Stats { replica: A, stats: ReplicaStats { reported_ms: 8, ..ReplicaStats::default() } },
             Observation::Stats { replica: A, stats: ReplicaStats::default() },

@@ -60,6 +60,12 @@ impl Fleet {
         &self.config
     }
 
+    /// The running VM that the hub talks to.
+    pub fn leader(&self) -> Option<usize> {
+        let streams = self.proxy.streams().into_iter().rev();
+        streams.filter_map(|token| self.proxy.owner(token)).find(|owner| self.runs(*owner))
+    }
+
     /// Whether a VM runs.
     pub fn runs(&self, vm: usize) -> bool {
         self.vms.get(vm).is_some_and(|vm| !vm.stalled)
@@ -128,7 +134,8 @@ impl Fleet {
         for _ in 0..MOST_ROUNDS {
             self.round(state);
             let sequence = self.last_sequence();
-            let is_quiet = self.hub.is_heard() && sequence.is_some() && sequence == last;
+            let is_heard = self.hub.is_heard(|token| self.proxy.owner(token).is_some_and(|owner| self.runs(owner)));
+            let is_quiet = is_heard && sequence.is_some() && sequence == last;
             quiet_rounds = if is_quiet { quiet_rounds + 1 } else { 0 };
             if quiet_rounds == QUIET_ROUNDS {
                 return Ok(());

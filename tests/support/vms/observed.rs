@@ -81,9 +81,10 @@ impl Observed {
         self.links.retain(|token, _| open.contains(&StreamToken(*token)));
     }
 
-    /// Whether somebody listens, and has committed all that was said.
-    pub fn is_heard(&self) -> bool {
-        !self.links.is_empty() && self.links.values().all(|link| link.acknowledged == link.sent)
+    /// Whether one of those that `wanted` accepts listens, and all of them have committed all that was said.
+    pub fn is_heard(&self, wanted: impl Fn(StreamToken) -> bool) -> bool {
+        let mut wanted = self.links.iter().filter(|(token, _)| wanted(StreamToken(**token))).peekable();
+        wanted.peek().is_some() && wanted.all(|(_, link)| link.acknowledged == link.sent)
     }
 
     fn sequence(&self) -> u64 {

@@ -85,6 +85,11 @@ impl Proxy {
         own.filter_map(|(token, stream)| Some((StreamToken(*token), stream.to_vm.pop_front()?))).next()
     }
 
+    /// The VM that opened a stream, while it is open.
+    pub fn owner(&self, token: StreamToken) -> Option<usize> {
+        self.0.streams.borrow().get(&token.0).map(|stream| stream.owner)
+    }
+
     /// Open streams.
     pub fn streams(&self) -> Vec<StreamToken> {
         self.0.streams.borrow().keys().copied().map(StreamToken).collect()

@@ -16,6 +16,7 @@ pub const BLOCKS: u64 = 12;
 /// Tokens of a block.
 pub const TOKENS: u32 = 16;
 pub const VMS: usize = 4;
+pub const REPLICAS: usize = 4;
 /// Chains, each in a scope of its own, by the replicas that can hold them.
 const CHAINS: [&[usize]; 5] = [&[0, 1, 3], &[0, 1, 3], &[0, 1, 3], &[2], &[2]];
 
@@ -131,10 +132,12 @@ pub fn history(seed: u64) -> History {
         bounds.quotas.extend([("t".to_owned(), 2 + random.below(14) as usize)]);
         bounds.quotas.extend((random.below(2) == 0).then(|| ("u".to_owned(), random.below(8) as usize)));
     }
-    let ttl_s = random.pick(&[5, 20, 3_600]);
+    let ttl_s = random.pick(&[20, 60, 3_600]);
     let (pages, segments) = (1 + random.below(5), 4 + random.below(6));
     let may_restart = bounds.quotas.is_empty();
-    let steps = (0..STEPS).map(|mark_ms| step(&mut random, mark_ms, may_restart)).collect();
+    let up = (0..REPLICAS).map(|replica| Step::Say(Said::Up { replica, complete: true }, Fate::Leads));
+    let told = (0..STEPS).map(|mark_ms| step(&mut random, mark_ms, may_restart));
+    let steps = up.chain(told).collect();
     History { bounds, ttl_s, pages, segments, steps }
 }
 
@@ -142,8 +145,8 @@ fn step(random: &mut Random, mark_ms: u64, may_restart: bool) -> Step {
     let vm = random.below(VMS as u64) as usize;
     match random.below(100) {
         0..68 => Step::Say(said(random, mark_ms), fate(random)),
-        68..73 => Step::Wait(1 + random.below(4)),
-        73..85 => Step::Hit { vm, chain: random.below(CHAINS.len() as u64) as usize, blocks: 1 + random.below(BLOCKS) },
+        68..72 => Step::Wait(1 + random.below(6)),
+        72..85 => Step::Hit { vm, chain: random.below(CHAINS.len() as u64) as usize, blocks: 1 + random.below(BLOCKS) },
         85..88 => Step::Stall(vm),
         88..91 => Step::Wake(vm),
         91..94 => Step::Replace(vm),
@@ -163,11 +166,11 @@ fn fate(random: &mut Random) -> Fate {
 fn said(random: &mut Random, mark_ms: u64) -> Said {
     let chain = random.below(CHAINS.len() as u64) as usize;
     let replica = random.pick(CHAINS[chain]);
-    let from = 1 + random.below(BLOCKS).min(random.below(BLOCKS)).min(random.below(BLOCKS));
-    let blocks = (from, BLOCKS.min(from + random.below(6)));
+    let from = 1 + random.below(2) * random.below(BLOCKS);
+    let blocks = (from, BLOCKS.min(from + random.below(8)));
     let tenant_id = random.pick(&[None, Some("t"), Some("t"), Some("u")]);
     match random.below(40) {
-        0..22 => Said::Stored(Report {
+        0..24 => Said::Stored(Report {
             replica,
             chain,
             blocks,
@@ -176,14 +179,14 @@ fn said(random: &mut Random, mark_ms: u64) -> Said {
             mark_ms,
             parent: random.below(2) == 0,
         }),
-        22..27 => Said::Removed { replica, chain, blocks },
-        27 => Said::Cleared { replica },
-        28..30 => Said::Up { replica, complete: random.below(2) == 0 },
-        30 => Said::Complete { replica },
-        31 => Said::Gone { replica },
-        32 => Said::ScopeGone { chain },
-        33..37 => Said::Policy { tenant_id, eviction: random.pick(&[Eviction::Lru, Eviction::Lfu]) },
-        37 => Said::PolicyGone { tenant_id },
+        24..28 => Said::Removed { replica, chain, blocks },
+        28 => Said::Cleared { replica },
+        29..31 => Said::Up { replica, complete: random.below(2) == 0 },
+        31..33 => Said::Complete { replica },
+        33 => Said::Gone { replica },
+        34 => Said::ScopeGone { chain },
+        35..38 => Said::Policy { tenant_id, eviction: random.pick(&[Eviction::Lru, Eviction::Lfu]) },
+        38 => Said::PolicyGone { tenant_id },
         _ => Said::Reasserted { replica, mark_ms },
     }
 }

@@ -1,7 +1,7 @@
 //! All that an index holds, block by block and by name, in order: what two indexes are compared by.
 
-use warmroute::index::Index;
-use warmroute::observation::{BlockKey, Observation, Scope, Stored, Tier};
+use warmroute::index::{Holder, Index};
+use warmroute::observation::{BlockKey, Scope, ScopeSlot, Tier};
 
 /// A block at a replica whose state is complete.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,26 +19,13 @@ pub struct Row {
 /// What generations that count hold in scopes that have a name; what has expired until it is swept.
 pub fn rows(index: &Index) -> Vec<Row> {
     let dictionary = index.dictionary();
-    let counts = |slot| dictionary.complete_replica(slot).is_some();
-    let mut rows = Vec::new();
-    for observation in index.observations_of(counts) {
-        let Observation::Stored(Stored { replica, scope: slot, tier, last_seen_ms, blocks, .. }) = observation else {
-            continue;
-        };
-        let (Some(known), Some(scope)) = (dictionary.replica(replica), dictionary.scope(slot)) else { continue };
-        for block in blocks {
-            let access_count = index.holder(slot, &block.key, replica).map_or(0, |holder| holder.access_count);
-            rows.push(Row {
-                scope: scope.clone(),
-                key: block.key,
-                replica_id: known.replica_id.to_string(),
-                tier,
-                token_count: block.token_count,
-                last_seen_ms,
-                access_count,
-            });
-        }
-    }
+    let row = |(slot, key, holder): (ScopeSlot, BlockKey, Holder)| {
+        let Holder { replica, tier, access_count, token_count, last_seen_ms } = holder;
+        let replica_id = dictionary.complete_replica(replica)?.replica_id.to_string();
+        let scope = dictionary.scope(slot)?.clone();
+        Some(Row { scope, key, replica_id, tier, token_count, last_seen_ms, access_count })
+    };
+    let mut rows: Vec<Row> = index.held().into_iter().filter_map(row).collect();
     rows.sort_unstable();
     rows
 }

@@ -75,6 +75,8 @@ impl World {
         let mut json = serde_json::json!({
             "hub_cluster": "hub",
             "models": [{ "model_id": "m" }],
+            // For so long a generation may wait for its successor to be complete.
+            "stale_after_ms": 86_400_000,
             "policy": {
                 "evictionTTL": format!("{}s", history.ttl_s),
                 "minimumMatchedTokens": 0,

@@ -26,9 +26,9 @@ use crate::vms::proxy::Proxy;
 
 /// Which VM is what. The leader is never asked, so that it is the one that leads.
 const LEADER: usize = 0;
-/// Follows the log tick by tick.
+/// Follows the log step by step.
 const STEADY: usize = 1;
-/// Follows it only when it is asked, so that it often finds that the ring has moved on.
+/// Follows it only when it is looked up in, so that it often finds that the ring has moved on.
 const LATE: usize = 2;
 /// So few that a case passes the ring's end.
 const SEGMENTS: u64 = 4;
@@ -138,9 +138,11 @@ impl Log {
             return;
         }
         let Log { hub, fleet, problems, .. } = self;
-        fleet.stall(LATE, true);
+        // What expires is swept by ticks, and is to stay until the case's own sweep.
+        [STEADY, LATE].into_iter().for_each(|vm| fleet.stall(vm, true));
         let settled = fleet.settle(&|| state(&hub.publisher));
-        fleet.stall(LATE, false);
+        [STEADY, LATE].into_iter().for_each(|vm| fleet.stall(vm, false));
+        let _ = fleet.ask(STEADY);
         problems.extend(settled.err());
     }
 

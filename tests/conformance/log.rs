@@ -7,12 +7,17 @@
 use std::collections::BTreeSet;
 
 use warmroute::config::FilterConfig;
+use warmroute::flow::credits::Hit;
 use warmroute::flow::follower::View;
 use warmroute::flow::metrics;
 use warmroute::index::Index;
-use warmroute::observation::{BlockKey, Member, Observation, RESERVED_TENANT, ReplicaSlot, Scope};
+use warmroute::observation::{BlockKey, Member, Observation, RESERVED_TENANT, ReplicaSlot, Scope, Tier};
 use warmroute::publisher::Publisher;
+use warmroute::request::RequestChain;
+use warmroute::routing::decision::RankedReplica;
 use warmroute::routing::lookup::Answer;
+use warmroute::routing::policy::Eviction;
+use warmroute::routing::reason::ReasonCode;
 
 use crate::cases::Server;
 use crate::cases::format::{self, Case, Config, Step, Tenant};
@@ -64,6 +69,8 @@ struct Log {
     lookups: usize,
     /// Something is on its way that no step has waited for.
     unsettled: bool,
+    /// The followers whose hits no step has waited for.
+    hit: BTreeSet<usize>,
     /// The hub has not swept since the case did.
     sweep_due: bool,
     problems: Vec<String>,
@@ -120,7 +127,7 @@ impl Log {
         let hub = Core::new(&unlimited);
         let proxy = Proxy::at(hub.now_ms());
         let fleet = Fleet::new(proxy, plugin, 3);
-        let mut log = Log { hub, fleet, defect, lookups: 0, unsettled: true, sweep_due: false, problems: Vec::new() };
+        let mut log = Log { hub, fleet, defect, lookups: 0, unsettled: true, hit: BTreeSet::new(), sweep_due: false, problems: Vec::new() };
         log.settle();
         // From the first request on a VM serves, and looks after its index.
         [STEADY, LATE].into_iter().for_each(|vm| drop(log.fleet.ask(vm)));
@@ -138,9 +145,14 @@ impl Log {
             return;
         }
         let Log { hub, fleet, problems, .. } = self;
+        let state = || state(&hub.publisher);
+        let hit = std::mem::take(&mut self.hit);
         // What expires is swept by ticks, and is to stay until the case's own sweep.
-        [STEADY, LATE].into_iter().for_each(|vm| fleet.stall(vm, true));
-        let settled = fleet.settle(&|| state(&hub.publisher));
+        [STEADY, LATE].into_iter().for_each(|vm| fleet.stall(vm, !hit.contains(&vm)));
+        if !hit.is_empty() {
+            fleet.collect_hits(&state);
+        }
+        let settled = fleet.settle(&state);
         [STEADY, LATE].into_iter().for_each(|vm| fleet.stall(vm, false));
         let _ = fleet.ask(STEADY);
         problems.extend(settled.err());
@@ -156,7 +168,28 @@ impl Log {
         let View::Index(index) = known.view else { return Err(format!("VM {vm} has not caught up")) };
         let published = |tenant_id: Option<&str>| index.dictionary().policy(tenant_id);
         let policy = config.policies.effective(&lookup.request.tenant_id, published);
-        Ok(self.hub.answer(index, policy, lookup))
+        let answer = self.hub.answer(index, policy, lookup);
+        let counts = policy.eviction == Eviction::Lfu && answer.decision.reason == ReasonCode::PrefixMatch;
+        let slot = index.dictionary().scope_slot(&self.hub.request(&lookup.request).scope);
+        if let (true, Some(slot), Some(chain)) = (counts && self.credits() == vm, slot, answer.chain.clone())
+            && let Some(hit) = Hit::new(slot, chain, &answer.decision.ranked)
+        {
+            self.delivered(vm, hit);
+        }
+        Ok(answer)
+    }
+
+    /// The follower whose hits count: both answer, but only one request was made.
+    fn credits(&self) -> usize {
+        [STEADY, LATE][self.lookups % 2]
+    }
+
+    fn delivered(&mut self, vm: usize, hit: Hit) {
+        if self.defect != Defect::CreditsLost {
+            self.fleet.delivered(vm, hit);
+            self.hit.insert(vm);
+            self.unsettled = true;
+        }
     }
 
     fn with_index<T>(&mut self, look: impl FnOnce(&Index) -> T) -> Option<T> {
@@ -252,8 +285,19 @@ impl Server for Log {
         self.with_index(|index| access_count(index, entry).map_or(-1, i64::from))
     }
 
+    /// As many hits as are missing, whatever the policy is: they count under a policy that goes by them.
     fn set_access_count(&mut self, entry: &Entry, count: i64) {
-        let _ = (entry, count, self.defect);
+        let missing = self.with_index(|index| {
+            let replica = newest(index, entry)?;
+            let scope = index.dictionary().scope_slot(&scope_of(entry))?;
+            let missing = count - i64::from(access_count(index, entry)?);
+            Some((scope, replica, missing))
+        });
+        let Some((scope, replica, missing)) = missing.flatten() else { return };
+        let chain = RequestChain::Exact { key: BlockKey::of_request(&entry.prefix_hash.0) };
+        if let Some(hit) = Hit::new(scope, chain, &[matched(replica)]) {
+            (0..missing).for_each(|_| self.delivered(STEADY, hit.clone()));
+        }
     }
 }
 
@@ -311,6 +355,20 @@ fn newest(index: &Index, entry: &Entry) -> Option<ReplicaSlot> {
     let member = Member::new(&*entry.tenant_id, &*entry.model_id, &*entry.replica_id);
     let dictionary = index.dictionary();
     dictionary.generations(&member).filter(|slot| dictionary.complete_replica(*slot).is_some()).max()
+}
+
+/// A replica that matched one block.
+fn matched(replica: ReplicaSlot) -> RankedReplica {
+    RankedReplica {
+        replica,
+        replica_id: "".into(),
+        address: "".into(),
+        score: 0.0,
+        matched_tokens: 0,
+        matched_blocks: 1,
+        hit_probability: 0.0,
+        tier: Tier::T1,
+    }
 }
 
 fn signed(count: u64) -> i64 {

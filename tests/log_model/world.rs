@@ -4,6 +4,7 @@ use std::ops::AddAssign;
 
 use warmroute::config::FilterConfig;
 use warmroute::fingerprint::BlockSize;
+use warmroute::flow::credits::Hit;
 use warmroute::flow::follower::View;
 use warmroute::flow::metrics;
 use warmroute::index::Index;
@@ -20,8 +21,6 @@ use crate::vms::proxy::Proxy;
 
 /// When the clock starts: Unix time in s.
 const START_S: u64 = 1_700_000_000;
-/// Rounds in which the leader takes up what other VMs were asked.
-const CREDIT_ROUNDS: usize = 24;
 /// Differences that are told.
 const TOLD: usize = 4;
 
@@ -231,9 +230,15 @@ impl World {
         if *followed != policy {
             return Err(format!("VM {vm} has another policy: {followed:?}, not {policy:?}"));
         }
-        let _answer = answer(index, &policy, &request, now_ms);
-        let (fleet, hub) = (&mut self.fleet, &self.hub);
-        (0..CREDIT_ROUNDS).for_each(|_| fleet.round(&|| hub.state()));
+        let Answer { decision, chain, .. } = answer(index, &policy, &request, now_ms);
+        if policy.eviction == Eviction::Lfu
+            && let (Some(slot), Some(chain)) = (index.dictionary().scope_slot(&request.scope), chain)
+            && let Some(hit) = Hit::new(slot, chain, &decision.ranked)
+        {
+            self.fleet.delivered(vm, hit);
+            let (fleet, hub) = (&mut self.fleet, &self.hub);
+            fleet.collect_hits(&|| hub.state());
+        }
         self.settle()
     }
 

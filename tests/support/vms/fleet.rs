@@ -4,6 +4,7 @@
 //! still meanwhile, so that no step runs out of time and what a test sees does not depend on the machine.
 
 use warmroute::config::FilterConfig;
+use warmroute::flow::credits::Hit;
 use warmroute::flow::keys::Keys;
 use warmroute::flow::node::{Knowledge, Node};
 use warmroute::host::{Host, SharedValue};
@@ -19,6 +20,9 @@ const BUDGET_NS: u64 = 1_000_000;
 const QUIET_ROUNDS: usize = 3;
 /// Rounds after which a fleet that is not quiet never will be: a lease has run out and many pages have been written.
 const MOST_ROUNDS: usize = 400;
+
+/// Rounds in which a leader looks into the queue twice.
+const COLLECT_ROUNDS: usize = 24;
 
 /// The VMs, their proxy and their hub.
 #[derive(Debug)]
@@ -121,6 +125,16 @@ impl Fleet {
     pub fn ask(&mut self, at: usize) -> Knowledge<'_> {
         self.proxy.run(at);
         self.vms[at].node.ask(&self.proxy, BUDGET_NS)
+    }
+
+    /// A request that asked a VM was told of what it hits, where hits count.
+    pub fn delivered(&mut self, at: usize, hit: Hit) {
+        self.vms[at].node.delivered(hit);
+    }
+
+    /// Lets the leader take up what other VMs' requests hit: it does not look into the queue every tick.
+    pub fn collect_hits(&mut self, state: &dyn Fn() -> Vec<Observation>) {
+        (0..COLLECT_ROUNDS).for_each(|_| self.round(state));
     }
 
     /// Lets all VMs that run go on until one leads, follows the hub, has committed all that the hub said, and nothing more

@@ -1,15 +1,15 @@
-//! A proxy for several VMs in one thread: shared data as Envoy keeps it, streams to a hub, and a clock that only the test
-//! moves.
+//! A proxy for several VMs in one thread: shared data and queues as Envoy keeps them, streams to a hub, and a clock that
+//! only the test moves.
 //!
 //! Nothing is ever removed from shared data, a write of a key that is missing is never compared, and a number is never
-//! given twice. Whoever runs a VM says so first, so that a stream belongs to the VM that opened it.
+//! given twice. A queue outlives whoever registered it. Whoever runs a VM says so first, so that a stream belongs to the VM that opened it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 use prost::Message;
-use warmroute::host::{Cas, Host, Level, SharedValue, SharedWrite, StreamToken};
+use warmroute::host::{Cas, Host, Level, QueueToken, SharedValue, SharedWrite, StreamToken};
 use warmroute::observation::SubscriberMessage;
 use warmroute::wire;
 
@@ -22,6 +22,8 @@ struct State {
     now_ms: Cell<u64>,
     shared: RefCell<HashMap<String, (Vec<u8>, u32)>>,
     last_cas: Cell<u32>,
+    /// By name. A queue's number is its place, from 1.
+    queues: RefCell<Vec<(String, VecDeque<Vec<u8>>)>>,
     running: Cell<usize>,
     streams: RefCell<BTreeMap<u32, Stream>>,
     last_stream: Cell<u32>,
@@ -126,6 +128,29 @@ impl Host for Proxy {
         self.0.last_cas.set(self.0.last_cas.get() + 1);
         shared.insert(key.to_owned(), (value.to_vec(), self.0.last_cas.get()));
         SharedWrite::Stored
+    }
+
+    fn register_queue(&self, name: &str) -> Option<QueueToken> {
+        if self.find_queue(name).is_none() {
+            self.0.queues.borrow_mut().push((name.to_owned(), VecDeque::new()));
+        }
+        self.find_queue(name)
+    }
+
+    fn find_queue(&self, name: &str) -> Option<QueueToken> {
+        let at = self.0.queues.borrow().iter().position(|(other, _)| other == name)?;
+        Some(QueueToken(at as u32 + 1))
+    }
+
+    fn enqueue(&self, queue: QueueToken, message: &[u8]) -> bool {
+        let mut queues = self.0.queues.borrow_mut();
+        let found = queues.get_mut((queue.0 as usize).wrapping_sub(1));
+        found.map(|(_, messages)| messages.push_back(message.to_vec())).is_some()
+    }
+
+    fn dequeue(&self, queue: QueueToken) -> Option<Vec<u8>> {
+        let mut queues = self.0.queues.borrow_mut();
+        queues.get_mut((queue.0 as usize).wrapping_sub(1))?.1.pop_front()
     }
 
     fn open_stream(&self, _: &str, _: &str, _: &str) -> Option<StreamToken> {

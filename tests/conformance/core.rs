@@ -40,7 +40,8 @@ pub struct Core {
     tokenizer: Option<Tokenizer>,
     ttl_ms: u64,
     lookup_delay_ms: u64,
-    now_ms: u64,
+    /// Unix time in ms.
+    pub now_ms: u64,
 }
 
 /// A time that only what is slow moves, in ms from the call on.
@@ -112,11 +113,6 @@ impl Core {
             uses_text(prompt, policy.strategy).then(|| set.unwrap_or(TEXT_TIMEOUT_MS))
         };
         caller.into_iter().chain(own).min().or_else(of_text)
-    }
-
-    /// Unix time in ms.
-    pub fn now_ms(&self) -> u64 {
-        self.now_ms
     }
 
     /// What is asked for.

@@ -125,12 +125,14 @@ impl Log {
         let plugin = plugin_config(config, defect)?;
         let unlimited = Config { max_entries: Some(0), tenants: Vec::new(), ..config.clone() };
         let hub = Core::new(&unlimited);
-        let proxy = Proxy::at(hub.now_ms());
+        let proxy = Proxy::at(hub.now_ms);
         let fleet = Fleet::new(proxy, plugin, 3);
         let mut log = Log { hub, fleet, defect, lookups: 0, unsettled: true, hit: BTreeSet::new(), sweep_due: false, problems: Vec::new() };
         log.settle();
         // From the first request on a VM serves, and looks after its index.
-        [STEADY, LATE].into_iter().for_each(|vm| drop(log.fleet.ask(vm)));
+        for vm in [STEADY, LATE] {
+            let _ = log.fleet.ask(vm);
+        }
         Ok(log)
     }
 
@@ -162,7 +164,7 @@ impl Log {
     fn answer(&mut self, vm: usize, lookup: &Lookup) -> Result<Answer, String> {
         let config = self.fleet.config().clone();
         let known = self.fleet.ask(vm);
-        if known.is_stale(config.freshness.stale_after_ms, self.hub.now_ms()) {
+        if known.is_stale(config.freshness.stale_after_ms, self.hub.now_ms) {
             return Err(format!("VM {vm} has not heard of the hub"));
         }
         let View::Index(index) = known.view else { return Err(format!("VM {vm} has not caught up")) };
@@ -181,7 +183,7 @@ impl Log {
 
     /// The follower whose hits count: both answer, but only one request was made.
     fn credits(&self) -> usize {
-        [STEADY, LATE][self.lookups % 2]
+        if self.lookups.is_multiple_of(2) { STEADY } else { LATE }
     }
 
     fn delivered(&mut self, vm: usize, hit: Hit) {
@@ -264,7 +266,7 @@ impl Server for Log {
         self.settle();
         self.hub.advance(ms);
         let Fleet { proxy, hub, .. } = &mut self.fleet;
-        proxy.set_clock(self.hub.now_ms());
+        proxy.set_clock(self.hub.now_ms);
         hub.heartbeat(proxy);
         self.fleet.deliver(LEADER, usize::MAX);
     }
@@ -304,15 +306,14 @@ impl Server for Log {
 /// The plugin's configuration that the case's set-up stands for.
 fn plugin_config(config: &Config, defect: Defect) -> Result<FilterConfig, String> {
     let cap = config.max_entries.filter(|cap| *cap > 0 && defect != Defect::LimitsIgnored).unwrap_or(MOST_ENTRIES);
-    let mut json = serde_json::json!({
+    let mut quotas = settings::quotas(&config.tenants);
+    quotas.retain(|_, _| defect != Defect::LimitsIgnored);
+    let json = serde_json::json!({
         "hub_cluster": "hub",
         "models": [{ "model_id": "m" }],
         "limits": { "pages": PAGES, "log_segments": SEGMENTS, "max_index_entries": cap },
+        "quotas": quotas,
     });
-    let quotas = settings::quotas(&config.tenants);
-    if !quotas.is_empty() && defect != Defect::LimitsIgnored {
-        json["quotas"] = serde_json::json!(quotas);
-    }
     FilterConfig::from_json(json.to_string().as_bytes()).map_err(|problems| format!("{problems:?}"))
 }
 

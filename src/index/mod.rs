@@ -16,7 +16,9 @@ pub mod shard;
 use hashbrown::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot, Stored, StoredBlock};
+use crate::observation::{
+    BlockKey, Counted, Observation, ReplicaCounts, ReplicaSlot, Scope, ScopeSlot, Stored, StoredBlock,
+};
 use dictionary::Dictionary;
 use live::Live;
 use shard::{Change, Holder, Shard};
@@ -61,16 +63,14 @@ impl Index {
     /// Applies an observation committed under log sequence `sequence`.
     pub fn apply(&mut self, sequence: u64, observation: Observation) {
         match observation {
-            Observation::Stored(Stored { replica, scope, tier, last_seen_ms, blocks, .. }) => {
+            Observation::Stored(Stored { replica, scope, tier, last_seen_ms, access_count, blocks, .. }) => {
+                let (count, counts_anew) = (access_count.unwrap_or(0), access_count.is_some());
                 for StoredBlock { key, token_count } in blocks {
-                    self.store(
-                        sequence,
-                        scope,
-                        key,
-                        Holder { replica, tier, access_count: 0, token_count, last_seen_ms },
-                    );
+                    let holder = Holder { replica, tier, access_count: count, token_count, last_seen_ms };
+                    self.store(sequence, scope, key, holder, counts_anew);
                 }
             }
+            Observation::Counted(counted) => self.apply_counted(sequence, &counted),
             Observation::Removed { replica, scope, keys } => {
                 for key in keys {
                     self.remove(sequence, scope, &key, replica);
@@ -130,7 +130,11 @@ impl Index {
     /// Observations that rebuild what the generations that `wanted` accepts hold.
     pub fn observations_of(&self, wanted: impl Fn(ReplicaSlot) -> bool) -> Vec<Observation> {
         let wanted = |holder: &Holder| wanted(holder.replica) && self.dictionary.replica(holder.replica).is_some();
-        self.shards.iter().flat_map(|shard| shard.to_observations(wanted)).collect()
+        let uncounted = |observation| match observation {
+            Observation::Stored(stored) => Observation::Stored(Stored { access_count: None, ..stored }),
+            other => other,
+        };
+        self.shards.iter().flat_map(|shard| shard.to_observations(wanted)).map(uncounted).collect()
     }
 
     /// The oldest log sequence that some part of this index was loaded at.
@@ -221,6 +225,28 @@ impl Index {
         }
     }
 
+    /// The access counts of blocks after `by` more hits: for each replica, of as many of `keys` as it says, from the first on;
+    /// 0 for a block that it does not hold. None if none of them is held.
+    pub fn counted(
+        &self,
+        scope: ScopeSlot,
+        keys: &[BlockKey],
+        hits: &[(ReplicaSlot, usize)],
+        by: u32,
+    ) -> Option<Counted> {
+        let count =
+            |key, replica| self.holder(scope, key, replica).map_or(0, |holder| holder.access_count.saturating_add(by));
+        let replicas: Vec<ReplicaCounts> = hits
+            .iter()
+            .map(|(replica, blocks)| ReplicaCounts {
+                replica: *replica,
+                counts: keys.iter().take(*blocks).map(|key| count(key, *replica)).collect(),
+            })
+            .filter(|counted| counted.counts.iter().any(|count| *count > 0))
+            .collect();
+        (!replicas.is_empty()).then(|| Counted { scope, keys: keys.to_vec(), replicas })
+    }
+
     /// How many shards there are.
     pub fn shards(&self) -> usize {
         self.shards.len()
@@ -289,9 +315,20 @@ impl Index {
         self.shards.get_mut(at).filter(|shard| sequence > shard.as_of)
     }
 
-    fn store(&mut self, sequence: u64, scope: ScopeSlot, key: BlockKey, holder: Holder) {
+    fn apply_counted(&mut self, sequence: u64, Counted { scope, keys, replicas }: &Counted) {
+        for ReplicaCounts { replica, counts } in replicas {
+            for (key, count) in keys.iter().zip(counts) {
+                let shard = self.shard_at(sequence, *scope, key);
+                if let Some(holder) = shard.and_then(|shard| shard.holder_mut(*scope, key, *replica)) {
+                    holder.access_count = *count;
+                }
+            }
+        }
+    }
+
+    fn store(&mut self, sequence: u64, scope: ScopeSlot, key: BlockKey, holder: Holder, counts_anew: bool) {
         let Some(shard) = self.shard_at(sequence, scope, &key) else { return };
-        let change = shard.store(scope, key, holder);
+        let change = shard.store(scope, key, holder, counts_anew);
         if change == Change::None {
             return;
         }

@@ -72,13 +72,14 @@ impl Shard {
         holders.binary_search_by_key(&replica, |held| held.replica).ok().and_then(|at| holders.get_mut(at))
     }
 
-    /// Records that `holder` has the block. What was counted of it is kept.
-    pub fn store(&mut self, scope: ScopeSlot, key: BlockKey, holder: Holder) -> Change {
+    /// Records that `holder` has the block. What was counted of it is kept unless `counts_anew`.
+    pub fn store(&mut self, scope: ScopeSlot, key: BlockKey, holder: Holder, counts_anew: bool) -> Change {
         let holders = self.blocks.entry((scope, key)).or_default();
         match holders.binary_search_by_key(&holder.replica, |held| held.replica) {
             Ok(at) => {
                 if let Some(held) = holders.get_mut(at) {
-                    *held = Holder { access_count: held.access_count, ..holder };
+                    let access_count = if counts_anew { holder.access_count } else { held.access_count };
+                    *held = Holder { access_count, ..holder };
                 }
                 Change::None
             }
@@ -147,8 +148,8 @@ impl Shard {
 }
 
 /// What the blocks of one `Stored` have in common.
-fn report(scope: ScopeSlot, key: &BlockKey, holder: &Holder) -> (ReplicaSlot, ScopeSlot, Tier, u64, usize) {
-    (holder.replica, scope, holder.tier, holder.last_seen_ms, key.width())
+fn report(scope: ScopeSlot, key: &BlockKey, holder: &Holder) -> (ReplicaSlot, ScopeSlot, Tier, u64, usize, u32) {
+    (holder.replica, scope, holder.tier, holder.last_seen_ms, key.width(), holder.access_count)
 }
 
 fn stored(pairs: &[(ScopeSlot, &BlockKey, &Holder)]) -> Option<Observation> {
@@ -158,6 +159,7 @@ fn stored(pairs: &[(ScopeSlot, &BlockKey, &Holder)]) -> Option<Observation> {
         scope: *scope,
         tier: holder.tier,
         last_seen_ms: holder.last_seen_ms,
+        access_count: Some(holder.access_count).filter(|count| *count > 0),
         blocks: pairs
             .iter()
             .map(|(_, key, holder)| StoredBlock { key: (*key).clone(), token_count: holder.token_count })

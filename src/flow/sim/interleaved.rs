@@ -19,7 +19,7 @@ use crate::flow::defect::{self, Defect};
 use crate::flow::follower::View;
 use crate::flow::keys::Keys;
 use crate::flow::node::Node;
-use crate::host::{Cas, Host, Level, SharedValue, SharedWrite, StreamToken};
+use crate::host::{Cas, Host, Level, QueueToken, SharedValue, SharedWrite, StreamToken};
 use crate::index::log::{Head, Incarnation};
 use crate::observation::{BlockKey, StreamBody, SubscriberMessage};
 use crate::request::RequestChain;
@@ -130,6 +130,22 @@ impl Host for Interruptible<'_> {
             _ => false,
         };
         self.pause().shared_set(key, value, if unchecked { Cas(0) } else { cas })
+    }
+
+    fn register_queue(&self, name: &str) -> Option<QueueToken> {
+        self.pause().register_queue(name)
+    }
+
+    fn find_queue(&self, name: &str) -> Option<QueueToken> {
+        self.pause().find_queue(name)
+    }
+
+    fn enqueue(&self, queue: QueueToken, message: &[u8]) -> bool {
+        self.pause().enqueue(queue, message)
+    }
+
+    fn dequeue(&self, queue: QueueToken) -> Option<Vec<u8>> {
+        self.pause().dequeue(queue)
     }
 
     fn open_stream(&self, cluster: &str, service: &str, method: &str) -> Option<StreamToken> {

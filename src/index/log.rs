@@ -428,7 +428,7 @@ mod tests {
     fn credits_have_this_layout() {
         let credits = Credits { incarnation: Incarnation(3), hits: vec![hits(&[7, 7])] };
         let bytes = credits.clone().encode();
-        let golden = "57524301 0300000000000000 0a26 8a0123 0806 1210 0000000000000001 0000000000000203 1808 2206 0804
+        let golden = "57524301 0300000000000000 0a27 7a25 0806 1210 0000000000000001 0000000000000203 1808 2206 0804
                       12020707 2205 0805 120107";
         let hex: String = bytes[..bytes.len() - 8].iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, golden.split_whitespace().collect::<String>());

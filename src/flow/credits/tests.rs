@@ -89,9 +89,9 @@ fn equal_hits_are_sent_as_one() {
     let batches = sent(&host);
     assert_eq!(batches.len(), 1);
     assert_eq!((batches[0].incarnation, batches[0].hits.len()), (LIFE, 2));
-    let keys = |range: std::ops::RangeInclusive<u64>, count| range.map(|key| (BlockKey::Hash64(key), count)).collect();
-    assert_eq!(total(&batches[0].hits, 1), keys(1..=4, 4) as Vec<_>);
-    assert_eq!(total(&batches[0].hits, 2), keys(1..=2, 3) as Vec<_>);
+    let keys = |last, count| -> Vec<_> { (1..=last).map(|key| (BlockKey::Hash64(key), count)).collect() };
+    assert_eq!(total(&batches[0].hits, 1), keys(4, 4));
+    assert_eq!(total(&batches[0].hits, 2), keys(2, 3));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Several VMs over one simulated proxy: who leads, what the others see, what survives.
 
+mod hits;
 mod hub;
 mod interleaved;
 mod random;

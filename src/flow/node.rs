@@ -101,6 +101,12 @@ impl Node {
         }
     }
 
+    /// What the last request that asked could look at.
+    #[cfg(test)]
+    pub(super) fn view(&self) -> View<'_> {
+        self.follower.view()
+    }
+
     /// A request that asked was told of what it hits, where hits count: the leader shall know.
     pub fn delivered(&mut self, hit: Hit) {
         if let Some(incarnation) = self.follower.viewed_incarnation() {

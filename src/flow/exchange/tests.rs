@@ -1,4 +1,5 @@
 mod codes;
+mod hits;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -80,7 +80,8 @@ fn count(index: &Index, slot: ScopeSlot, key: u64) -> u32 {
     index.holder(slot, &BlockKey::Hash64(key), run.replica).unwrap().access_count
 }
 
-fn ranked(run: LeadingRun) -> RankedReplica {
+/// A replica that is delivered for its run.
+pub fn ranked(run: LeadingRun) -> RankedReplica {
     RankedReplica {
         replica: run.replica,
         replica_id: Arc::from("a"),

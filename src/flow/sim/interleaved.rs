@@ -204,7 +204,7 @@ impl Vm {
                     Some(Order::Ask) => {
                         let credited = credited(&mut node, &host);
                         let at_ns = host.host.0.elapsed_ns.get();
-                        let hits = hit(&mut node, &host, &mut all_hits.borrow_mut());
+                        let hits = hit(&mut node, &mut all_hits.borrow_mut());
                         answers.borrow_mut().push(Answer { vm: number, at_ns, credited, hits });
                     }
                     None => {}
@@ -242,7 +242,7 @@ fn credited(node: &mut Node, host: &impl Host) -> Option<BTreeSet<(String, u64)>
 }
 
 /// A request for all keys hits what replicas hold of them from the first on. Returns what the VM has counted so far.
-fn hit(node: &mut Node, host: &impl Host, all: &mut Hits) -> Hits {
+fn hit(node: &mut Node, all: &mut Hits) -> Hits {
     let View::Index(index) = node.view() else { return Hits::new() };
     let Some(slot) = index.dictionary().scope_slot(&scope()) else { return Hits::new() };
     let block = |key| ChainBlock { key: BlockKey::Hash64(key), tokens: 16 };
@@ -346,9 +346,10 @@ impl Sim {
             self.check()?;
         }
         let expected = self.hub.held_now();
+        // Nobody leads on between two answers.
+        (0..self.vms.len()).for_each(|at| self.finish(at));
         let mut counted: Option<Hits> = None;
         for at in 0..self.vms.len() {
-            self.finish(at);
             self.vms[at].resume(Some(Order::Ask));
             self.finish(at);
             let Some(Answer { credited, hits, .. }) = self.answers.borrow_mut().pop() else {

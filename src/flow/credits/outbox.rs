@@ -65,14 +65,9 @@ struct Lost {
 
 impl Hit {
     /// What `delivered` matched of `chain`; none if that is nothing.
-    pub fn new(scope: ScopeSlot, chain: RequestChain, delivered: &[RankedReplica]) -> Option<Hit> {
+    pub fn new(scope: ScopeSlot, chain: &RequestChain, delivered: &[RankedReplica]) -> Option<Hit> {
         let longest = delivered.iter().map(|replica| replica.matched_blocks).max().unwrap_or(0);
-        // Collected in place, a short match would keep the memory of the whole chain.
-        let mut keys = Vec::new();
-        match chain {
-            RequestChain::Exact { key } => keys.extend([key].into_iter().take(longest)),
-            RequestChain::Chain(blocks) => keys.extend(blocks.into_iter().take(longest).map(|block| block.key)),
-        }
+        let keys = chain.keys(longest);
         let matched = delivered.iter().filter(|replica| replica.matched_blocks > 0);
         let replicas = matched.map(|replica| (replica.replica, replica.matched_blocks.min(keys.len()))).collect();
         Some(Hit { scope, keys, replicas }).filter(|hit| hit.credits() > 0)

@@ -32,7 +32,7 @@ fn matched(replica: u32, blocks: usize) -> RankedReplica {
 
 fn hit(keys: impl IntoIterator<Item = u64>, replicas: &[(u32, usize)]) -> Hit {
     let delivered: Vec<_> = replicas.iter().map(|(replica, blocks)| matched(*replica, *blocks)).collect();
-    Hit::new(ScopeSlot(1), chain(keys), &delivered).unwrap()
+    Hit::new(ScopeSlot(1), &chain(keys), &delivered).unwrap()
 }
 
 /// What is in the queue, as batches.
@@ -64,10 +64,10 @@ fn lost(host: &SimHost, outbox: &mut Outbox, kind: &str) -> u64 {
 
 #[test]
 fn nothing_matched_is_no_hit() {
-    assert_eq!(Hit::new(ScopeSlot(1), chain([1, 2]), &[]), None);
-    assert_eq!(Hit::new(ScopeSlot(1), chain([1, 2]), &[matched(1, 0)]), None);
+    assert_eq!(Hit::new(ScopeSlot(1), &chain([1, 2]), &[]), None);
+    assert_eq!(Hit::new(ScopeSlot(1), &chain([1, 2]), &[matched(1, 0)]), None);
     let exact = RequestChain::Exact { key: BlockKey::Hash64(1) };
-    assert_eq!(Hit::new(ScopeSlot(1), exact, &[matched(1, 1)]), Some(hit([1], &[(1, 1)])));
+    assert_eq!(Hit::new(ScopeSlot(1), &exact, &[matched(1, 1)]), Some(hit([1], &[(1, 1)])));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn what_is_long_goes_in_several_batches_and_none_is_too_large() {
     let mixed =
         (1..=20).map(|key| if key % 7 == 0 { ChainBlock { key: BlockKey::Hash64(key), tokens: 1 } } else { wide(key) });
     let mixed = RequestChain::Chain(mixed.collect());
-    outbox.add(LIFE, Hit::new(ScopeSlot(1), mixed, &[matched(200, 20), matched(201, 8)]).unwrap());
+    outbox.add(LIFE, Hit::new(ScopeSlot(1), &mixed, &[matched(200, 20), matched(201, 8)]).unwrap());
     let mut batches = Vec::new();
     for _ in 0..40 {
         outbox.send(&host, QUEUE, LIFE);

@@ -75,16 +75,18 @@ impl<'a> Asked<'a> {
         if ranked.is_empty() {
             return Outcome { decision: Decision::no_hint(Detail::NoAddress), hit: None };
         }
-        let hit = self.hit(policy, &mut answer);
+        let hit = self.hit(policy, &answer);
         answer.decision.ranked.truncate(self.config.output.max_endpoints);
         Outcome { decision: answer.decision, hit }
     }
 
-    fn hit(&self, policy: &Policy, answer: &mut Answer) -> Option<Hit> {
+    fn hit(&self, policy: &Policy, answer: &Answer) -> Option<Hit> {
+        if policy.eviction != Eviction::Lfu || answer.decision.reason != ReasonCode::PrefixMatch {
+            return None;
+        }
         let View::Index(index) = self.known.view else { return None };
-        let counts = policy.eviction == Eviction::Lfu && answer.decision.reason == ReasonCode::PrefixMatch;
-        let chain = answer.chain.take().filter(|_| counts)?;
-        Hit::new(index.dictionary().scope_slot(&self.request.scope)?, chain, &answer.decision.ranked)
+        let scope = index.dictionary().scope_slot(&self.request.scope)?;
+        Hit::new(scope, answer.chain.as_ref()?, &answer.decision.ranked)
     }
 
     /// As the index has it, unless what it has nothing of may just be arriving.

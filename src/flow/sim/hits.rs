@@ -11,9 +11,8 @@ use crate::flow::metrics;
 use crate::flow::node::Node;
 use crate::flow::sim::scope;
 use crate::host::Host;
-use crate::index::Index;
 use crate::index::log::{Credits, Head, Incarnation};
-use crate::index::run::LeadingRun;
+use crate::index::{Index, LeadingRun};
 use crate::observation::{BlockKey, Counted, ReplicaCounts, ReplicaSlot, ScopeSlot};
 use crate::request::{ChainBlock, RequestChain};
 use crate::routing::decision::RankedReplica;
@@ -38,7 +37,7 @@ impl Pool {
         let slot = index.dictionary().scope_slot(&scope()).unwrap();
         let delivered: Vec<_> = index.leading_runs(slot, &chain, 0).into_iter().map(ranked).collect();
         assert_eq!(delivered.len(), 1);
-        let hit = Hit::new(slot, chain, &delivered).unwrap();
+        let hit = Hit::new(slot, &chain, &delivered).unwrap();
         self.vms[vm].delivered(hit);
     }
 

@@ -259,7 +259,7 @@ fn hit(node: &mut Node, all: &mut Hits) -> Hits {
         (1..=run.blocks as u64).for_each(|key| *all.entry((run.replica, BlockKey::Hash64(key))).or_default() += 1);
     }
     let delivered: Vec<_> = runs.into_iter().map(ranked).collect();
-    Hit::new(slot, chain, &delivered).into_iter().for_each(|hit| node.delivered(hit));
+    Hit::new(slot, &chain, &delivered).into_iter().for_each(|hit| node.delivered(hit));
     counted
 }
 

@@ -127,7 +127,16 @@ impl Log {
         let hub = Core::new(&unlimited);
         let proxy = Proxy::at(hub.now_ms);
         let fleet = Fleet::new(proxy, plugin, 3);
-        let mut log = Log { hub, fleet, defect, lookups: 0, unsettled: true, hit: BTreeSet::new(), sweep_due: false, problems: Vec::new() };
+        let mut log = Log {
+            hub,
+            fleet,
+            defect,
+            lookups: 0,
+            unsettled: true,
+            hit: BTreeSet::new(),
+            sweep_due: false,
+            problems: Vec::new(),
+        };
         log.settle();
         // From the first request on a VM serves, and looks after its index.
         for vm in [STEADY, LATE] {
@@ -173,7 +182,7 @@ impl Log {
         let answer = self.hub.answer(index, policy, lookup);
         let counts = policy.eviction == Eviction::Lfu && answer.decision.reason == ReasonCode::PrefixMatch;
         let slot = index.dictionary().scope_slot(&self.hub.request(&lookup.request).scope);
-        if let (true, Some(slot), Some(chain)) = (counts && self.credits() == vm, slot, answer.chain.clone())
+        if let (true, Some(slot), Some(chain)) = (counts && self.credits() == vm, slot, &answer.chain)
             && let Some(hit) = Hit::new(slot, chain, &answer.decision.ranked)
         {
             self.delivered(vm, hit);
@@ -297,7 +306,7 @@ impl Server for Log {
         });
         let Some((scope, replica, missing)) = missing.flatten() else { return };
         let chain = RequestChain::Exact { key: BlockKey::of_request(&entry.prefix_hash.0) };
-        if let Some(hit) = Hit::new(scope, chain, &[matched(replica)]) {
+        if let Some(hit) = Hit::new(scope, &chain, &[matched(replica)]) {
             (0..missing).for_each(|_| self.delivered(STEADY, hit.clone()));
         }
     }
@@ -312,8 +321,11 @@ fn plugin_config(config: &Config, defect: Defect) -> Result<FilterConfig, String
         "hub_cluster": "hub",
         "models": [{ "model_id": "m" }],
         "limits": { "pages": PAGES, "log_segments": SEGMENTS, "max_index_entries": cap },
-        "quotas": quotas,
     });
+    let mut json = json;
+    if !quotas.is_empty() {
+        json["quotas"] = serde_json::json!(quotas);
+    }
     FilterConfig::from_json(json.to_string().as_bytes()).map_err(|problems| format!("{problems:?}"))
 }
 

@@ -233,7 +233,7 @@ impl World {
         let Answer { decision, chain, .. } = answer(index, &policy, &request, now_ms);
         if policy.eviction == Eviction::Lfu
             && let (Some(slot), Some(chain)) = (index.dictionary().scope_slot(&request.scope), chain)
-            && let Some(hit) = Hit::new(slot, chain, &decision.ranked)
+            && let Some(hit) = Hit::new(slot, &chain, &decision.ranked)
         {
             self.fleet.delivered(vm, hit);
             let (fleet, hub) = (&mut self.fleet, &self.hub);

@@ -26,7 +26,7 @@ use crate::cases::replay::{Mismatch, Outcome, replay};
 use crate::cases::settings;
 use crate::core::{Core, is_reserved, response, scope_of, unanswered};
 use crate::vms::dump;
-use crate::vms::fleet::Fleet;
+use crate::vms::fleet::{Fleet, QUIET_ROUNDS};
 use crate::vms::proxy::Proxy;
 
 /// Which VM is what. The leader is never asked, so that it is the one that leads.
@@ -163,7 +163,7 @@ impl Log {
         if !hit.is_empty() {
             fleet.collect_hits(&state);
         }
-        let settled = fleet.settle(&state);
+        let settled = fleet.settle(&state, QUIET_ROUNDS);
         [STEADY, LATE].into_iter().for_each(|vm| fleet.stall(vm, false));
         let _ = fleet.ask(STEADY);
         problems.extend(settled.err());

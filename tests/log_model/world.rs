@@ -21,6 +21,10 @@ use crate::vms::proxy::Proxy;
 
 /// When the clock starts: Unix time in s.
 const START_S: u64 = 1_700_000_000;
+/// So long that all of an index is swept in a few ticks.
+const TICK_MS: u64 = 10_000;
+/// Rounds in which it is swept, from wherever the sweep is.
+const SWEEP_ROUNDS: usize = 8;
 /// Differences that are told.
 const TOLD: usize = 4;
 
@@ -41,8 +45,6 @@ struct World {
     hub: Hub,
     oracle: Bounded,
     now_s: u64,
-    /// Rounds in which all of an index is swept.
-    sweep_rounds: usize,
     seen: Seen,
 }
 
@@ -83,7 +85,12 @@ impl World {
                 "affinityRouting": "Disabled",
                 "strategy": { "enableTenantHot": false },
             },
-            "limits": { "pages": history.pages, "log_segments": history.segments, "lease_ticks": 3 },
+            "limits": {
+                "tick_ms": TICK_MS,
+                "lease_ticks": 3,
+                "pages": history.pages,
+                "log_segments": history.segments,
+            },
         });
         let Bounds { cap, quotas } = &history.bounds;
         if let Some(cap) = cap {
@@ -99,7 +106,6 @@ impl World {
             hub: Hub::new(policy.clone()),
             oracle: Bounded::new(history.bounds.clone(), policy, flaw),
             now_s: START_S,
-            sweep_rounds: history.pages as usize + 2,
             seen: Seen::default(),
         };
         world.set_clock();
@@ -147,10 +153,7 @@ impl World {
     /// Goes on until nothing more happens and every VM that runs has swept; the oracle does the same.
     fn settle(&mut self) -> Result<(), String> {
         let World { fleet, hub, .. } = self;
-        let state = || hub.state();
-        fleet.settle(&state)?;
-        (0..self.sweep_rounds).for_each(|_| fleet.round(&state));
-        fleet.settle(&state)?;
+        fleet.settle(&|| hub.state(), SWEEP_ROUNDS)?;
         self.oracle.settle(self.now_ms());
         Ok(())
     }

@@ -17,7 +17,7 @@ use super::proxy::Proxy;
 /// Long enough for a request to catch up with anything while the clock stands still.
 const BUDGET_NS: u64 = 1_000_000;
 /// Rounds in which nothing is committed, after which nothing will be.
-const QUIET_ROUNDS: usize = 3;
+pub const QUIET_ROUNDS: usize = 3;
 /// Rounds after which a fleet that is not quiet never will be: a lease has run out and many pages have been written.
 const MOST_ROUNDS: usize = 400;
 
@@ -137,12 +137,12 @@ impl Fleet {
         (0..COLLECT_ROUNDS).for_each(|_| self.round(state));
     }
 
-    /// Lets all VMs that run go on until one leads, follows the hub, has committed all that the hub said, and nothing more
-    /// happens. `state` rebuilds all that the hub knows.
+    /// Lets all VMs that run go on until one leads, follows the hub, has committed all that the hub said, and for so many
+    /// rounds nothing more happens. `state` rebuilds all that the hub knows.
     ///
     /// # Errors
     /// When that does not come to be.
-    pub fn settle(&mut self, state: &dyn Fn() -> Vec<Observation>) -> Result<(), String> {
+    pub fn settle(&mut self, state: &dyn Fn() -> Vec<Observation>, quiet: usize) -> Result<(), String> {
         let mut last = None;
         let mut quiet_rounds = 0;
         for _ in 0..MOST_ROUNDS {
@@ -151,7 +151,7 @@ impl Fleet {
             let is_heard = self.hub.is_heard(|token| self.proxy.owner(token).is_some_and(|owner| self.runs(owner)));
             let is_quiet = is_heard && sequence.is_some() && sequence == last;
             quiet_rounds = if is_quiet { quiet_rounds + 1 } else { 0 };
-            if quiet_rounds == QUIET_ROUNDS {
+            if quiet_rounds == quiet {
                 return Ok(());
             }
             last = sequence;

@@ -48,6 +48,7 @@ const SWEEP_TICKS: usize = 300;
 pub enum LeftOut {
     QuotasChange,
     ShareOutOfRange,
+    TenantEvictions,
 }
 
 /// What is put in on purpose.
@@ -90,8 +91,11 @@ pub fn inexpressible(case: &Case) -> Option<LeftOut> {
 
 /// Takes out of the case what nobody who follows the log counts, and says why.
 pub fn leave_out(case: &mut Case) -> Vec<LeftOut> {
-    let _ = case;
-    Vec::new()
+    let counted = case.steps.iter_mut().filter_map(|step| match step {
+        Step::Counts { expect } => Some(std::mem::take(&mut expect.tenant_evictions)),
+        _ => None,
+    });
+    counted.filter(|evictions| !evictions.is_empty()).map(|_| LeftOut::TenantEvictions).collect()
 }
 
 /// Replays the case through the log, and says how often a follower had to load pages since the ring had moved on.
@@ -113,6 +117,7 @@ impl LeftOut {
     pub fn as_str(self) -> &'static str {
         match self {
             LeftOut::QuotasChange => "a case changes quotas, which are configuration: another one has a log of its own",
+            LeftOut::TenantEvictions => "a step asks how much went of one tenant, which no VM counts",
             LeftOut::ShareOutOfRange => "a case reports a share below 0 or above 1, which the stream does not carry",
         }
     }

@@ -37,6 +37,18 @@ pub fn blocks_refused(kind: &str) -> String {
     format!("warmroute_blocks_refused_total.kind.={kind}.;")
 }
 
+/// Credits (one hit of one block at one replica) that no index will have, by reason.
+pub fn credits_lost(kind: &str) -> String {
+    format!("warmroute_lfu_credits_lost_total.kind.={kind}.;")
+}
+
+/// Batches of credits that the leader dropped unread, by reason.
+pub fn credit_batches_dropped(kind: &str) -> String {
+    format!("warmroute_lfu_batches_dropped_total.kind.={kind}.;")
+}
+
+/// Credits that the leader has committed.
+pub const CREDITS: &str = "warmroute_lfu_credits_total";
 /// Times that a VM of this Envoy took the lead.
 pub const LEADER_CHANGES: &str = "warmroute_leader_changes_total";
 /// Times that the shared log was begun anew.

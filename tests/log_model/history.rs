@@ -45,9 +45,9 @@ pub enum Step {
         chain: usize,
         blocks: u64,
     },
-    /// A VM stands still from now on, or goes on.
+    /// A VM stands still from now on; all go on.
     Stall(usize),
-    Wake(usize),
+    Wake,
     /// A VM ends, and another begins in its place.
     Replace(usize),
     /// The hub begins anew: all that it knows is told again, under other numbers.
@@ -146,10 +146,10 @@ fn step(random: &mut Random, mark_ms: u64, may_restart: bool) -> Step {
     match random.below(100) {
         0..68 => Step::Say(said(random, mark_ms), fate(random)),
         68..72 => Step::Wait(1 + random.below(6)),
-        72..85 => Step::Hit { vm, chain: random.below(CHAINS.len() as u64) as usize, blocks: 1 + random.below(BLOCKS) },
-        85..88 => Step::Stall(vm),
-        88..91 => Step::Wake(vm),
-        91..94 => Step::Replace(vm),
+        72..84 => Step::Hit { vm, chain: random.below(CHAINS.len() as u64) as usize, blocks: 1 + random.below(BLOCKS) },
+        84..89 => Step::Stall(vm),
+        89..92 => Step::Wake,
+        92..94 => Step::Replace(vm),
         94 if may_restart => Step::RestartHub,
         _ => Step::Check(vm),
     }

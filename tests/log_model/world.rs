@@ -58,11 +58,7 @@ pub fn run(history: &History, flaw: Flaw) -> Result<Seen, String> {
     for (at, step) in history.steps.iter().enumerate() {
         world.step(step).map_err(|problem| format!("step {at}: {problem}"))?;
     }
-    (0..VMS).for_each(|vm| world.fleet.stall(vm, false));
-    world
-        .settle()
-        .and_then(|()| (0..VMS).try_for_each(|vm| world.check(vm)))
-        .map_err(|problem| format!("at the end: {problem}"))?;
+    world.step(&Step::Wake).map_err(|problem| format!("at the end: {problem}"))?;
     let proxy = &world.fleet.proxy;
     let (by_cap, by_quota) = world.oracle.evicted;
     let (leaders, fell_off) = (proxy.counted(metrics::LEADER_CHANGES), proxy.counted(metrics::FELL_OFF));
@@ -137,9 +133,10 @@ impl World {
                 }
                 self.settle()
             }
-            Step::Wake(vm) => {
-                self.fleet.stall(*vm, false);
-                self.settle()
+            Step::Wake => {
+                (0..VMS).for_each(|vm| self.fleet.stall(vm, false));
+                self.settle()?;
+                (0..VMS).try_for_each(|vm| self.check(vm))
             }
             Step::Replace(vm) => {
                 self.fleet.replace(*vm);

@@ -13,7 +13,9 @@ pub mod lease;
 pub mod metrics;
 pub mod node;
 pub mod observer;
+pub mod pace;
 pub mod scrub;
+pub mod sizes;
 
 #[cfg(test)]
 mod defect;

@@ -4,7 +4,7 @@
 //! numbers that it gives. No I/O, no clock.
 
 use super::config::ReplicaConfig;
-use super::replica_cache::{Change, ReplicaCache, Tally};
+use super::replica_cache::{Chained, Change, ReplicaCache, Tally};
 use super::snapshot::{MAX_BLOCKS, ReplicaSnapshot};
 use crate::fingerprint::{BlockSize, PrefixHash};
 use crate::native::engine::KvEvent;
@@ -160,14 +160,18 @@ fn publish(publisher: &mut Publisher, replica: ReplicaSlot, change: Change, now_
                 publisher.publish(Observation::Removed { replica, scope, keys });
             }
         }
-        Change::Stored(scope, blocks) => {
+        Change::Stored(Chained { scope, parent, blocks }) => {
+            let mut parent = parent.map(BlockKey::from);
             for blocks in blocks.chunks(MAX_BLOCKS) {
-                let blocks = blocks.iter().map(stored_block).collect();
+                let blocks: Vec<StoredBlock> = blocks.iter().map(stored_block).collect();
+                let end = blocks.last().map(|block| block.key.clone());
                 publisher.publish(Observation::Stored(Stored {
                     replica,
                     scope,
                     tier: Tier::T1,
                     last_seen_ms: now_ms,
+                    parent: std::mem::replace(&mut parent, end),
+                    chained: true,
                     blocks,
                     ..Stored::default()
                 }));

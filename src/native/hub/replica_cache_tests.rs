@@ -13,6 +13,7 @@ struct Folded {
     held: BTreeSet<(ScopeSlot, PrefixHash)>,
     tally: Tally,
     changes: usize,
+    stored: Vec<Chained>,
 }
 
 impl Folded {
@@ -23,7 +24,10 @@ impl Folded {
         self.changes += changes.len();
         for change in changes {
             match change {
-                Change::Stored(scope, blocks) => self.held.extend(blocks.iter().map(|(hash, _)| (scope, *hash))),
+                Change::Stored(stored) => {
+                    self.held.extend(stored.blocks.iter().map(|(hash, _)| (stored.scope, *hash)));
+                    self.stored.push(stored);
+                }
                 Change::Removed(scope, hashes) => {
                     for hash in hashes {
                         assert!(self.held.remove(&(scope, hash)), "removed what was not held");
@@ -72,6 +76,23 @@ fn a_chain_in_two_events_is_the_chain_of_the_whole_prompt() {
     assert_eq!(folded.held, prefixes(&[1, 2, 3, 4, 5, 6]).into_iter().collect());
     let deepest = folded.cache.held().map(|(_, _, block)| block.token_count).max();
     assert_eq!(deepest, Some(6));
+}
+
+#[test]
+fn each_change_says_where_it_goes_on() {
+    let mut folded = Folded::default();
+    folded.apply(stored(&[1, 2], None, &[1, 2, 3, 4]));
+    folded.apply(stored(&[3], Some(2), &[5, 6]));
+    // The last block's key is another one's: what comes before it and after it are two changes.
+    folded.apply(stored(&[4, 2], Some(3), &[7, 8, 9, 10]));
+    let hashes: Vec<PrefixHash> =
+        prefixes(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).into_iter().map(|(_, hash)| hash).collect();
+    let chained = |at: std::ops::Range<usize>| {
+        let parent = at.start.checked_sub(1).map(|before| hashes[before]);
+        Chained { scope: BASE, parent, blocks: at.map(|at| (hashes[at], 2 * (at as u32 + 1))).collect() }
+    };
+    assert_eq!(folded.stored, [chained(0..2), chained(2..3), chained(3..4), chained(4..5)]);
+    assert!(!folded.held.contains(&(BASE, hashes[1])), "the key that was used again gave it up");
 }
 
 #[test]
@@ -178,6 +199,8 @@ fn a_clear_of_nothing_changes_nothing() {
 #[derive(Default)]
 struct Naive {
     prompts: BTreeMap<u64, Vec<u32>>,
+    /// Every prompt so far, by its last block's hash.
+    by_hash: BTreeMap<PrefixHash, Vec<u32>>,
 }
 
 impl Naive {
@@ -202,12 +225,26 @@ impl Naive {
                 };
                 for (key, block) in event.block_hashes.iter().zip(event.token_ids.chunks(2)) {
                     prompt.extend_from_slice(block);
+                    if let Some((_, hash)) = prefixes(&prompt).pop() {
+                        self.by_hash.insert(hash, prompt.clone());
+                    }
                     if let EngineKey::Int(number) = key {
                         self.prompts.insert(*number, prompt.clone());
                     }
                 }
             }
         }
+    }
+
+    /// Whether each block is one after the one before it, and the first one after the parent.
+    fn is_chain(&self, chained: &Chained) -> bool {
+        let mut before = chained.parent.map_or(Vec::new(), |parent| self.by_hash[&parent].clone());
+        chained.blocks.iter().all(|(hash, token_count)| {
+            let prompt = &self.by_hash[hash];
+            let goes_on = prompt.len() == before.len() + 2 && prompt.starts_with(&before);
+            before = prompt.clone();
+            goes_on && *token_count as usize == prompt.len()
+        })
     }
 
     fn held(&self) -> BTreeSet<(ScopeSlot, PrefixHash)> {
@@ -255,6 +292,9 @@ fn random_events_leave_what_a_model_of_whole_prompts_leaves() {
             naive.apply(&event);
             folded.apply(event.clone());
             assert_eq!(folded.held, naive.held(), "seed {seed}, step {step}: {event:?}");
+            for stored in folded.stored.drain(..) {
+                assert!(naive.is_chain(&stored), "seed {seed}, step {step}: {event:?}: {stored:?}");
+            }
         }
     }
 }

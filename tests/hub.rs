@@ -3,6 +3,10 @@
 
 #[cfg(test)]
 mod hub_support;
+#[path = "hub/reassertions.rs"]
+mod reassertions;
+#[path = "hub/runs.rs"]
+mod runs;
 
 use std::time::{Duration, Instant};
 

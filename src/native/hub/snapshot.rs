@@ -49,6 +49,8 @@ pub struct ReplicaSnapshot {
     pub stats: Option<ReplicaStats>,
     /// Whether all that it holds is known.
     pub complete: bool,
+    /// When it was last known to hold still what it held, Unix time in ms, if that was said.
+    pub reasserted_ms: Option<u64>,
     /// The blocks it holds, in no order.
     pub held: Vec<(ScopeSlot, PrefixHash, HeldBlock)>,
 }
@@ -61,10 +63,18 @@ impl ReplicaSnapshot {
         let replica = self.slot;
         let up = Observation::ReplicaUp { replica, member: self.member, address: self.address };
         let stats = self.stats.map(|stats| Observation::Stats { replica, stats });
-        let blocks = runs(self.held).into_iter().flat_map(move |(scope, run)| stored(replica, scope, &run));
+        let reasserted = self.reasserted_ms.map(|at_ms| Observation::Reasserted { replica, at_ms });
         let complete = self.complete.then_some(Observation::ReplicaComplete { replica });
-        std::iter::once(up).chain(stats).chain(blocks).chain(complete)
+        std::iter::once(up).chain(stats).chain(in_runs(replica, self.held)).chain(reasserted).chain(complete)
     }
+}
+
+/// The observations that rebuild what a followed replica holds.
+pub fn in_runs(
+    replica: ReplicaSlot,
+    held: Vec<(ScopeSlot, PrefixHash, HeldBlock)>,
+) -> impl Iterator<Item = Observation> {
+    runs(held).into_iter().flat_map(move |(scope, run)| stored(replica, scope, &run))
 }
 
 /// The observations that rebuild the policies.
@@ -180,6 +190,7 @@ mod tests {
             address: "127.0.0.1:8000".into(),
             stats: Some(ReplicaStats::default()),
             complete: true,
+            reasserted_ms: Some(30),
             held: cache.held().collect(),
         };
         replica.into_observations().collect()
@@ -203,7 +214,9 @@ mod tests {
         assert!(matches!(observations[0], Observation::ReplicaUp { .. }));
         assert!(matches!(observations[1], Observation::Stats { .. }));
         assert_eq!(token_counts(&observations), [vec![1, 2, 3, 4], vec![5, 6], vec![3]]);
-        assert!(matches!(observations.last(), Some(Observation::ReplicaComplete { .. })));
+        let replica = ReplicaSlot(4);
+        let end = [Observation::Reasserted { replica, at_ms: 30 }, Observation::ReplicaComplete { replica }];
+        assert!(observations.ends_with(&end));
     }
 
     #[test]

@@ -289,7 +289,7 @@ mod tests {
             for step in 0..40_u64 {
                 // Any earlier block, or none, and another one each time.
                 let parent = (seed + 1) * (step + 7) * 2_654_435_761 % 97 % (step + 1) * 10;
-                let parent = parent.checked_sub(10).map(|parent| parent + seed % 3);
+                let parent = parent.checked_sub(10).map(|first| first + (seed + first / 10) % 4 / (1 + step % 2));
                 let first = step * 10;
                 store(&mut cache, first..first + 1 + (seed + step) % 4, parent, step / 4);
             }

@@ -49,8 +49,8 @@ async fn a_block_outlives_its_time_while_its_engine_is_there_and_no_longer() {
             }
         };
         timeout(2 * TTL, aged).await.expect("it ages once nothing is known of its engine");
-        // The last one was at most two intervals before the engine went.
-        assert!(!outlives || killed.elapsed() > TTL / 2, "{:?}", killed.elapsed());
+        // The last re-assertion was not long before the engine went.
+        assert!(!outlives || killed.elapsed() > TTL / 4, "{:?}", killed.elapsed());
         assert!(observer.clears == 0 && observer.holds("r0", &tokens(0..8)));
         hub.shutdown().await;
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::native::engine::ExtraKeys;
 
 const BASE: ScopeSlot = ScopeSlot(1);
 
@@ -65,7 +66,11 @@ fn removed(keys: &[u64]) -> KvEvent {
 }
 
 fn prefixes(token_ids: &[u32]) -> Vec<(ScopeSlot, PrefixHash)> {
-    prefix_hashes(token_ids, BlockSize::try_new(2).unwrap(), None).map(|hash| (BASE, hash)).collect()
+    prefixes_in(BASE, token_ids)
+}
+
+fn prefixes_in(scope: ScopeSlot, token_ids: &[u32]) -> Vec<(ScopeSlot, PrefixHash)> {
+    prefix_hashes(token_ids, BlockSize::try_new(2).unwrap(), None).map(|hash| (scope, hash)).collect()
 }
 
 #[test]
@@ -174,7 +179,6 @@ fn an_adapter_has_its_own_scope_and_its_blocks_no_parent_outside() {
 
 #[test]
 fn blocks_after_one_with_further_keys_are_skipped_with_their_children() {
-    use crate::native::engine::ExtraKeys;
     let mut folded = Folded::default();
     let KvEvent::BlockStored(mut event) = stored(&[1, 2], None, &[1, 2, 3, 4]) else { panic!() };
     event.extra_keys = vec![ExtraKeys::None, ExtraKeys::Other];
@@ -198,7 +202,7 @@ fn a_clear_of_nothing_changes_nothing() {
 /// The engine as a set of prompts: each key stands for the tokens from the start of a prompt.
 #[derive(Default)]
 struct Naive {
-    prompts: BTreeMap<u64, Vec<u32>>,
+    prompts: BTreeMap<u64, (ScopeSlot, Vec<u32>)>,
     /// Every prompt so far, by its last block's hash.
     by_hash: BTreeMap<PrefixHash, Vec<u32>>,
 }
@@ -215,21 +219,23 @@ impl Naive {
                 }
             }
             KvEvent::BlockStored(event) => {
+                let scope = if event.lora_name.is_some() { ScopeSlot(2) } else { BASE };
                 let mut prompt = match &event.parent_block_hash {
                     None => Vec::new(),
                     Some(EngineKey::Int(parent)) => match self.prompts.get(parent) {
-                        Some(prompt) => prompt.clone(),
-                        None => return,
+                        Some((of, prompt)) if *of == scope => prompt.clone(),
+                        _ => return,
                     },
                     Some(EngineKey::Bytes(_)) => return,
                 };
-                for (key, block) in event.block_hashes.iter().zip(event.token_ids.chunks(2)) {
+                let plain = event.extra_keys.iter().position(|keys| *keys == ExtraKeys::Other).unwrap_or(usize::MAX);
+                for (key, block) in event.block_hashes.iter().zip(event.token_ids.chunks(2)).take(plain) {
                     prompt.extend_from_slice(block);
                     if let Some((_, hash)) = prefixes(&prompt).pop() {
                         self.by_hash.insert(hash, prompt.clone());
                     }
                     if let EngineKey::Int(number) = key {
-                        self.prompts.insert(*number, prompt.clone());
+                        self.prompts.insert(*number, (scope, prompt.clone()));
                     }
                 }
             }
@@ -248,7 +254,7 @@ impl Naive {
     }
 
     fn held(&self) -> BTreeSet<(ScopeSlot, PrefixHash)> {
-        self.prompts.values().filter_map(|prompt| prefixes(prompt).last().copied()).collect()
+        self.prompts.values().filter_map(|(scope, prompt)| prefixes_in(*scope, prompt).pop()).collect()
     }
 }
 
@@ -277,7 +283,16 @@ impl Seeded {
                 let keys: Vec<u64> = (0..blocks).map(|_| self.below(24)).collect();
                 let token_ids: Vec<u32> = (0..blocks * 2).map(|_| self.below(3) as u32).collect();
                 let parent = (self.below(3) > 0).then(|| self.below(24));
-                stored(&keys, parent, &token_ids)
+                let KvEvent::BlockStored(mut event) = stored(&keys, parent, &token_ids) else { panic!() };
+                if self.below(4) == 0 {
+                    event.lora_name = Some("sql".into());
+                }
+                if self.below(8) == 0 {
+                    let plain = self.below(blocks);
+                    let keys_of = |at| if at < plain { ExtraKeys::None } else { ExtraKeys::Other };
+                    event.extra_keys = (0..blocks).map(keys_of).collect();
+                }
+                KvEvent::BlockStored(event)
             }
         }
     }

@@ -3,8 +3,10 @@
 
 #[cfg(test)]
 mod hub_support;
+#[cfg(test)]
 #[path = "hub/reassertions.rs"]
 mod reassertions;
+#[cfg(test)]
 #[path = "hub/runs.rs"]
 mod runs;
 

@@ -23,7 +23,13 @@ impl Keys {
 
     /// The log slot that holds `sequence` in a ring of `ring` slots.
     pub fn log(&self, sequence: u64, ring: u32) -> String {
-        format!("{}/log/{}", self.prefix, sequence % u64::from(ring.max(1)))
+        format!("{}/log/{}", self.prefix, self.slot(sequence, ring))
+    }
+
+    /// The number of that slot.
+    pub fn slot(&self, sequence: u64, ring: u32) -> u32 {
+        // Below `ring`, so nothing is cut.
+        (sequence % u64::from(ring.max(1))) as u32
     }
 
     /// A page.

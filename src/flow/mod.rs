@@ -14,8 +14,10 @@ pub mod lease;
 pub mod metrics;
 pub mod node;
 pub mod observer;
+pub mod pace;
 pub mod pager;
 pub mod scrub;
+pub mod sizes;
 
 #[cfg(test)]
 mod defect;

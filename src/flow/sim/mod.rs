@@ -37,8 +37,10 @@ pub struct World {
     hub_down: Cell<bool>,
     /// Counters by name.
     pub counts: RefCell<BTreeMap<String, u64>>,
-    /// Histograms that something was recorded in.
-    pub recorded: RefCell<Vec<String>>,
+    /// The last values of gauges, by name.
+    pub gauges: RefCell<BTreeMap<String, u64>>,
+    /// What was recorded in histograms, by name.
+    pub recorded: RefCell<BTreeMap<String, Vec<u64>>>,
     pub logged: RefCell<Vec<String>>,
     /// A key that cannot be read, as a partial write would leave it.
     broken: RefCell<Option<String>>,
@@ -124,10 +126,12 @@ impl Host for SimHost {
         *self.0.counts.borrow_mut().entry(metric.to_owned()).or_default() += by;
     }
 
-    fn gauge(&self, _metric: &str, _value: u64) {}
+    fn gauge(&self, metric: &str, value: u64) {
+        self.0.gauges.borrow_mut().insert(metric.to_owned(), value);
+    }
 
-    fn record(&self, metric: &str, _value: u64) {
-        self.0.recorded.borrow_mut().push(metric.to_owned());
+    fn record(&self, metric: &str, value: u64) {
+        self.0.recorded.borrow_mut().entry(metric.to_owned()).or_default().push(value);
     }
 
     fn log(&self, _level: Level, message: &str) {

@@ -1,5 +1,7 @@
 //! One thing after another, each with its outcome.
 
+mod metered;
+
 use std::rc::Rc;
 
 use super::{DOMAIN, START_NS, SimHost, scope};

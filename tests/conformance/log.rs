@@ -4,12 +4,12 @@
 //! The hub keeps no limits: no cap, no quotas, no expiry. Those are the leader's, as the plugin's configuration has them;
 //! policies come over the stream. What followers deliver is credited by one of them, by turns. Both must say the same.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use warmroute::config::FilterConfig;
 use warmroute::flow::credits::Hit;
 use warmroute::flow::follower::View;
-use warmroute::flow::metrics;
+use warmroute::flow::metrics::{self, Evicted};
 use warmroute::index::Index;
 use warmroute::observation::{BlockKey, Member, Observation, RESERVED_TENANT, ReplicaSlot, Scope, Tier};
 use warmroute::publisher::Publisher;
@@ -294,7 +294,8 @@ impl Server for Log {
     }
 
     fn counts(&mut self) -> Option<Counts> {
-        self.with_index(counts)
+        let counts = self.with_index(counts)?;
+        Some(Counts { index_evictions: evictions(&self.fleet.proxy), ..counts })
     }
 
     fn access_count(&mut self, entry: &Entry) -> Option<i64> {
@@ -326,11 +327,8 @@ fn plugin_config(config: &Config, defect: Defect) -> Result<FilterConfig, String
         "hub_cluster": "hub",
         "models": [{ "model_id": "m" }],
         "limits": { "pages": PAGES, "log_segments": SEGMENTS, "max_index_entries": cap },
+        "quotas": quotas,
     });
-    let mut json = json;
-    if !quotas.is_empty() {
-        json["quotas"] = serde_json::json!(quotas);
-    }
     FilterConfig::from_json(json.to_string().as_bytes()).map_err(|problems| format!("{problems:?}"))
 }
 
@@ -360,6 +358,18 @@ fn counts(index: &Index) -> Counts {
         *counts.by_model.entry(scope.model_id.clone()).or_default() += 1;
     }
     counts
+}
+
+/// What the leader took away to make room, or found too old.
+fn evictions(proxy: &Proxy) -> BTreeMap<String, i64> {
+    let algorithms = [("lru", Eviction::Lru), ("lfu", Eviction::Lfu)];
+    let reasons = [("cap", Evicted::Cap), ("ttl", Evicted::Ttl)];
+    let pairs = algorithms.iter().flat_map(|algorithm| reasons.iter().map(move |reason| (algorithm, reason)));
+    let counted = pairs.map(|((algorithm, eviction), (reason, evicted))| {
+        let counted = proxy.counted(&metrics::evictions(*eviction, *evicted));
+        (format!("{algorithm}|{reason}"), signed(counted))
+    });
+    counted.collect()
 }
 
 fn access_count(index: &Index, entry: &Entry) -> Option<u32> {

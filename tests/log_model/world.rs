@@ -83,6 +83,7 @@ impl World {
             },
             "limits": {
                 "tick_ms": TICK_MS,
+                "catch_up_tick_ms": TICK_MS,
                 "lease_ticks": 3,
                 "pages": history.pages,
                 "log_segments": history.segments,

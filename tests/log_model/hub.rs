@@ -21,8 +21,6 @@ pub struct Hub {
     /// The last numbers given.
     last_scope: u32,
     last_replica: u32,
-    /// When a generation was last re-asserted.
-    reasserted: BTreeMap<ReplicaSlot, u64>,
 }
 
 // === impl Hub ===
@@ -37,7 +35,6 @@ impl Hub {
             scopes: BTreeMap::new(),
             last_scope: 0,
             last_replica: 0,
-            reasserted: BTreeMap::new(),
         }
     }
 
@@ -96,6 +93,8 @@ impl Hub {
             let blocks = vec![StoredBlock { key, token_count }];
             out.push(Observation::Stored(Stored { replica, scope, tier, last_seen_ms, blocks, ..Stored::default() }));
         }
+        let reasserted_ms = self.known.reasserted_ms(replica);
+        out.extend(reasserted_ms.map(|at_ms| Observation::Reasserted { replica, at_ms }));
         if complete {
             out.push(Observation::ReplicaComplete { replica });
         }
@@ -121,6 +120,9 @@ impl Hub {
                 Observation::Stored(Stored { replica, scope, ..stored })
             }
             Observation::ReplicaComplete { replica } => Observation::ReplicaComplete { replica: replicas[&replica] },
+            Observation::Reasserted { replica, at_ms } => {
+                Observation::Reasserted { replica: replicas[&replica], at_ms }
+            }
             other => other,
         }
     }
@@ -177,7 +179,6 @@ impl Hub {
             Said::Reasserted { replica, mark_ms } => {
                 let Some(replica) = newest(self, replica) else { return vec![] };
                 let at_ms = now_s * 1_000 + mark_ms;
-                self.reasserted.insert(replica, at_ms);
                 vec![Observation::Reasserted { replica, at_ms }]
             }
         }
@@ -192,7 +193,7 @@ impl Hub {
         let announced = named.is_none().then(|| Observation::Scope { slot, scope: scope(chain) });
         // A report of what was seen before the replica was re-asserted would count from then.
         let then_ms = (now_s - age_s) * 1_000 + mark_ms;
-        let is_older = self.reasserted.get(&replica).is_some_and(|at_ms| then_ms < *at_ms);
+        let is_older = self.known.reasserted_ms(replica).is_some_and(|at_ms| then_ms < at_ms);
         let stored = Observation::Stored(Stored {
             replica,
             scope: slot,

@@ -210,8 +210,8 @@ impl World {
         if policy.eviction == Eviction::Lfu
             && let Some(slot) = self.hub.scope(chain)
         {
-            let oldest_ms = now_ms.saturating_sub(policy.eviction_ttl_ms);
-            for (replica, run) in self.oracle.held.runs(slot, &RequestChain::Chain(asked.clone()), oldest_ms) {
+            // What has expired is gone.
+            for (replica, run) in self.oracle.held.runs(slot, &RequestChain::Chain(asked.clone()), 0) {
                 for block in asked.iter().take(run.tokens as usize / TOKENS as usize) {
                     self.oracle.hit(slot, &block.key, replica);
                     self.seen.hits += 1;
@@ -275,11 +275,11 @@ impl World {
             complete.then(|| Row {
                 scope: held.scope(block.scope).unwrap().clone(),
                 access_count: self.oracle.hits(&block),
+                last_seen_ms: self.oracle.last_seen_ms(&block),
                 key: block.key,
                 replica_id: member.replica_id.clone(),
                 tier: block.tier,
                 token_count: block.token_count,
-                last_seen_ms: block.last_seen_ms,
             })
         });
         let mut rows: Vec<Row> = rows.collect();

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warmroute::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot, Stored, StoredBlock};
+use warmroute::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot};
 use warmroute::routing::policy::{Eviction, Policy};
 
 use crate::reference::{Block, Reference};
@@ -43,6 +43,8 @@ pub struct Bounded {
     default: Policy,
     flaw: Flaw,
     hits: BTreeMap<(ScopeSlot, BlockKey, ReplicaSlot), u32>,
+    /// Until when a generation is known to hold still what was reported of it.
+    reasserted: BTreeMap<ReplicaSlot, u64>,
     policies: BTreeMap<Option<String>, Policy>,
     /// How much went so far, by cap and by quota.
     pub evicted: (u64, u64),
@@ -58,6 +60,7 @@ impl Bounded {
             default,
             flaw,
             hits: BTreeMap::new(),
+            reasserted: BTreeMap::new(),
             policies: BTreeMap::new(),
             evicted: (0, 0),
         }
@@ -67,7 +70,10 @@ impl Bounded {
         match observation {
             Observation::Removed { .. } if self.flaw == Flaw::RemovalsIgnored => return,
             Observation::Reasserted { .. } if self.flaw == Flaw::ReassertionsIgnored => return,
-            Observation::Reasserted { replica, at_ms } => self.reassert(*replica, *at_ms),
+            Observation::Reasserted { replica, at_ms } => {
+                let last = self.reasserted.entry(*replica).or_default();
+                *last = (*at_ms).max(*last);
+            }
             Observation::Policy { tenant_id, policy } => {
                 self.policies.insert(tenant_id.clone(), policy.clone());
             }
@@ -103,6 +109,16 @@ impl Bounded {
         self.hits.get(&(block.scope, block.key.clone(), block.replica)).copied().unwrap_or(0)
     }
 
+    /// When a generation was last re-asserted.
+    pub fn reasserted_ms(&self, replica: ReplicaSlot) -> Option<u64> {
+        self.reasserted.get(&replica).copied()
+    }
+
+    /// When a block was last known to be held. What goes to make room goes by its report alone.
+    pub fn last_seen_ms(&self, block: &Block) -> u64 {
+        self.reasserted_ms(block.replica).unwrap_or(0).max(block.last_seen_ms)
+    }
+
     /// Takes away what has expired, then what is beyond the limits.
     pub fn settle(&mut self, now_ms: u64) {
         let expired = self.held.blocks().into_iter().filter(|block| self.is_expired(block, now_ms));
@@ -122,7 +138,7 @@ impl Bounded {
 
     fn is_expired(&self, block: &Block, now_ms: u64) -> bool {
         let ttl_ms = self.policy(&self.scope(block).tenant_id).eviction_ttl_ms;
-        self.flaw != Flaw::ExpiryIgnored && now_ms.saturating_sub(block.last_seen_ms) >= ttl_ms
+        self.flaw != Flaw::ExpiryIgnored && now_ms.saturating_sub(self.last_seen_ms(block)) >= ttl_ms
     }
 
     /// All holders of the tenant's first block, if it has more blocks than that.
@@ -166,16 +182,6 @@ impl Bounded {
         let Block { scope, key, replica, .. } = block.clone();
         self.hits.remove(&(scope, key.clone(), replica));
         self.held.apply(&Observation::Removed { replica, scope, keys: vec![key] });
-    }
-
-    /// As if all that the generation holds were reported again.
-    fn reassert(&mut self, replica: ReplicaSlot, at_ms: u64) {
-        let older = |block: &Block| block.replica == replica && block.last_seen_ms < at_ms;
-        for Block { scope, key, tier, token_count, .. } in self.held.blocks().into_iter().filter(older) {
-            let blocks = vec![StoredBlock { key, token_count }];
-            let stored = Stored { replica, scope, tier, last_seen_ms: at_ms, blocks, ..Stored::default() };
-            self.held.apply(&Observation::Stored(stored));
-        }
     }
 
     fn scope(&self, block: &Block) -> Scope {

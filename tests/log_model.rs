@@ -15,6 +15,8 @@
 
 #[path = "support/bounded.rs"]
 mod bounded;
+#[path = "log_model/ends.rs"]
+mod ends;
 #[path = "log_model/history.rs"]
 mod history;
 #[path = "log_model/hub.rs"]

@@ -12,7 +12,9 @@ use crate::random::Random;
 
 pub const STEPS: u64 = 90;
 /// The longest chain.
-pub const BLOCKS: u64 = 12;
+pub const BLOCKS: u64 = 20;
+/// A leader begins to order what it has at three quarters of the cap, and no report is longer than the last quarter.
+const LEAST_CAP: usize = 36;
 /// Tokens of a block.
 pub const TOKENS: u32 = 16;
 pub const VMS: usize = 4;
@@ -126,7 +128,7 @@ pub fn history(seed: u64) -> History {
     let quotas = random.below(2) == 0;
     let mut bounds = Bounds::default();
     if !quotas || random.below(2) == 0 {
-        bounds.cap = Some(4 + random.below(26) as usize);
+        bounds.cap = Some(LEAST_CAP + random.below(30) as usize);
     }
     if quotas {
         bounds.quotas.extend([("t".to_owned(), 2 + random.below(14) as usize)]);

@@ -157,8 +157,15 @@ impl Bounded {
         })
     }
 
+    /// Whether a newer generation is about to end this one, whose blocks then take no room from that one's.
+    fn is_ending(&self, replica: ReplicaSlot) -> bool {
+        let member = self.held.generation(replica).map(|(member, _)| member);
+        member.is_some_and(|member| self.held.generations(member).last() != Some(&replica))
+    }
+
     fn first_beyond_cap(&self) -> Option<Block> {
-        let blocks = self.held.blocks();
+        let mut blocks = self.held.blocks();
+        blocks.retain(|block| !self.is_ending(block.replica));
         if self.bounds.cap.is_none_or(|cap| blocks.len() <= cap) {
             return None;
         }

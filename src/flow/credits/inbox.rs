@@ -16,7 +16,8 @@ use crate::flow::lease::{Deposed, Lease};
 use crate::flow::metrics;
 use crate::host::{Host, QueueToken};
 use crate::index::Index;
-use crate::index::log::{Credits, Incarnation};
+use crate::index::hits::Hits;
+use crate::index::log::{Credits, Head, Incarnation};
 use crate::observation::{BlockKey, Counted, Observation, ReplicaSlot, ScopeSlot};
 
 /// Ticks from when the queue was found empty until it is looked into again: a commit takes a slot of the ring.
@@ -108,6 +109,7 @@ impl Inbox {
             return Ok(());
         }
         let until_ns = host.now_ns().saturating_add(COUNT_NS);
+        let hits = counting(limits, lease.head(), host.now_ms());
         let mut is_over = false;
         while !is_over && lease.has_room() {
             let Some(index) = follower.index_of(lease.head()) else { break };
@@ -115,7 +117,7 @@ impl Inbox {
             let mut lost = 0;
             while !is_over && counting.bytes < limits.segment_bytes {
                 match self.next(host, outbox, lease.head().incarnation) {
-                    Next::Part(part) => lost += counting.add(index, &part),
+                    Next::Part(part) => lost += counting.add(index, &part, hits),
                     Next::Dropped => {}
                     Next::Nothing => is_over = true,
                 }
@@ -170,18 +172,18 @@ impl Inbox {
 impl Counting {
     /// Adds the counts that `part` makes of those in the index and those added before. Returns how many credits are for
     /// what is no longer held.
-    fn add(&mut self, index: &Index, part: &Counted) -> u64 {
+    fn add(&mut self, index: &Index, part: &Counted, hits_count: Hits) -> u64 {
         let asked = credits_of(part);
         let by = part.replicas.iter().flat_map(|at| &at.counts).copied().next().unwrap_or(0);
         let hits: Vec<(ReplicaSlot, usize)> = part.replicas.iter().map(|at| (at.replica, at.counts.len())).collect();
-        let Some(mut counted) = index.counted(part.scope, &part.keys, &hits, by) else { return asked };
+        let Some(mut counted) = index.counted(part.scope, &part.keys, &hits, (by, hits_count)) else { return asked };
         let mut credits = 0;
         for at in &mut counted.replicas {
             let ahead = self.ahead.entry((counted.scope, at.replica)).or_default();
             for (key, count) in counted.keys.iter().zip(&mut at.counts).filter(|(_, count)| **count > 0) {
                 match ahead.get_mut(key) {
                     Some(ahead) => {
-                        *count = count.saturating_add(*ahead);
+                        *count = hits_count.add(*count, *ahead);
                         *ahead = ahead.saturating_add(by);
                     }
                     None => {
@@ -197,4 +199,10 @@ impl Counting {
         self.records.push(Observation::Counted(counted));
         asked.saturating_sub(credits)
     }
+}
+
+/// How hits count now. They age from the beginning of the log on, which is in ns.
+fn counting(limits: &Limits, head: &Head, now_ms: u64) -> Hits {
+    let ageing = |half_life_ms| Hits::ageing(half_life_ms, head.incarnation.0 / 1_000_000, now_ms);
+    limits.lfu_half_life_ms.map_or_else(Hits::plain, ageing)
 }

@@ -49,7 +49,7 @@ impl Pool {
         (1..=blocks).map(|key| count(index, slot, key)).collect()
     }
 
-    fn counted(&self, metric: &str) -> u64 {
+    pub(super) fn counted(&self, metric: &str) -> u64 {
         self.host.0.counts.borrow().get(metric).copied().unwrap_or(0)
     }
 

@@ -46,6 +46,7 @@
 
 pub mod chain;
 mod holders;
+mod journal;
 mod key;
 mod page;
 mod pages;
@@ -64,6 +65,8 @@ use hashbrown::HashMap;
 use crate::observation::{ReplicaSlot, ScopeSlot, Tier};
 use holders::Holders;
 pub use holders::{Standing, Turn};
+use journal::Journal;
+pub use journal::{Change, Span};
 pub use key::KeyRef;
 pub use page::HeldRun;
 pub use pages::MAX_PAGES;
@@ -71,6 +74,7 @@ use pages::Pages;
 use places::Places;
 use slab::Slab;
 use stretch::HolderId;
+pub use sweep::Swept;
 use table::Place;
 pub use walk::LeadingRun;
 
@@ -85,6 +89,8 @@ pub struct Runs {
     keys: HashMap<ScopeSlot, u64>,
     /// For each holder in each scope the run that takes in its blocks whose place in a chain is not known.
     loose: HashMap<(ScopeSlot, HolderId), u32>,
+    /// What changed, while somebody keeps an order of it.
+    journal: Option<Journal>,
     sweep_next: u32,
     /// The block removed last: its neighbour is likely to be the next.
     removed_last: Place,
@@ -152,6 +158,7 @@ impl Runs {
             holders: Holders::default(),
             keys: HashMap::new(),
             loose: HashMap::new(),
+            journal: None,
             sweep_next: 1,
             removed_last: Place { run: 0, at: 0 },
         }
@@ -219,7 +226,7 @@ impl Runs {
         self.holders.take_turns()
     }
 
-    /// How much there is. Goes over every run: not for the request path.
+    /// How much there is.
     pub fn size(&self) -> Size {
         Size {
             pairs: self.pairs(),

@@ -127,6 +127,7 @@ impl Runs {
         if sparse {
             self.squeeze(number);
         }
+        self.slab.weigh(number);
     }
 
     /// Leaves the gaps of a run out; the blocks after them move.

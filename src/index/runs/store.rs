@@ -140,6 +140,9 @@ impl Runs {
             return loose;
         }
         let new = self.new_run(report, false, key)?;
+        if let Some(run) = self.slab.get_mut(new) {
+            run.loose = true;
+        }
         self.loose.insert((report.scope, holder), new);
         Some(new)
     }
@@ -147,6 +150,7 @@ impl Runs {
     fn enter(&mut self, terms: &Terms, sequence: u64, pending: Option<Pending>) -> u64 {
         let Some(Pending { run: number, blocks, counts }) = pending else { return 0 };
         let Some(run) = self.slab.get_mut(number) else { return 0 };
+        let span = blocks.clone();
         let new = put(&mut run.stretches, terms, blocks, counts, (&mut self.pages, sequence));
         if run.gaps > 0 {
             let before = run.held_blocks();
@@ -154,7 +158,11 @@ impl Runs {
             let after = run.held_blocks();
             recount(&mut self.keys, run.scope, before, after);
         }
+        if let Some(journal) = &mut self.journal {
+            journal.note(number, &run.stretches, terms.holder, &span);
+        }
         self.pages.list(terms.page, number, &self.slab);
+        self.slab.weigh(number);
         new as u64
     }
 }

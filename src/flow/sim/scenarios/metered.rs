@@ -6,10 +6,6 @@ use crate::flow::metrics::{Refusal, Undercount};
 // === impl Pool ===
 
 impl Pool {
-    fn counted(&self, metric: &str) -> u64 {
-        self.host.0.counts.borrow().get(metric).copied().unwrap_or(0)
-    }
-
     fn gauged(&self, metric: &str) -> Option<u64> {
         self.host.0.gauges.borrow().get(metric).copied()
     }

@@ -46,7 +46,9 @@ const SWEEP_TICKS: usize = 300;
 /// What of a case is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LeftOut {
+    CountLowered,
     QuotasChange,
+    ReservedUnderCap,
     ShareOutOfRange,
     TenantEvictions,
 }
@@ -79,8 +81,10 @@ struct Log {
 
 /// Why the case cannot be replayed through the log.
 pub fn inexpressible(case: &Case) -> Option<LeftOut> {
+    let is_capped = case.config.max_entries.is_some_and(|cap| cap > 0);
     case.steps.iter().find_map(|step| match step {
         Step::Policies { tenants: Some(_), .. } => Some(LeftOut::QuotasChange),
+        Step::Ingest(Update { bypass: true, .. }) if is_capped => Some(LeftOut::ReservedUnderCap),
         Step::Ingest(Update { stats: Some(stats), .. }) => {
             let is_beyond = |share: Float| share.0.is_finite() && !(0.0..=1.0).contains(&share.0);
             [stats.pressure, stats.hit_rate].into_iter().any(is_beyond).then_some(LeftOut::ShareOutOfRange)
@@ -89,13 +93,31 @@ pub fn inexpressible(case: &Case) -> Option<LeftOut> {
     })
 }
 
-/// Takes out of the case what nobody who follows the log counts, and says why.
+/// Takes out of the case what cannot be said or asked through the log, and says why.
 pub fn leave_out(case: &mut Case) -> Vec<LeftOut> {
-    let counted = case.steps.iter_mut().filter_map(|step| match step {
-        Step::Counts { expect } => Some(std::mem::take(&mut expect.tenant_evictions)),
-        _ => None,
-    });
-    counted.filter(|evictions| !evictions.is_empty()).map(|_| LeftOut::TenantEvictions).collect()
+    let mut left_out = Vec::new();
+    if let Some(lowers) = case.steps.iter().position(|step| lowers_a_count(step, &case.steps)) {
+        case.steps.truncate(lowers);
+        left_out.push(LeftOut::CountLowered);
+    }
+    for step in &mut case.steps {
+        if let Step::Counts { expect } = step
+            && !std::mem::take(&mut expect.tenant_evictions).is_empty()
+        {
+            left_out.push(LeftOut::TenantEvictions);
+        }
+    }
+    left_out
+}
+
+/// Whether the step sets an entry's count below what one of `steps` sets it to.
+fn lowers_a_count(step: &Step, steps: &[Step]) -> bool {
+    let Step::SetAccessCount { entry, count } = step else { return false };
+    let name = |entry: &Entry| format!("{entry:?}");
+    steps.iter().take_while(|other| !std::ptr::eq(*other, step)).any(|other| match other {
+        Step::SetAccessCount { entry: earlier, count: before } => name(earlier) == name(entry) && before > count,
+        _ => false,
+    })
 }
 
 /// Replays the case through the log, and says how often a follower had to load pages since the ring had moved on.
@@ -116,6 +138,10 @@ pub fn replayed(case: &Case, defect: Defect) -> (Outcome, u64) {
 impl LeftOut {
     pub fn as_str(self) -> &'static str {
         match self {
+            LeftOut::CountLowered => "the rest of a case lowers a count of hits, which hits only raise",
+            LeftOut::ReservedUnderCap => {
+                "a case puts entries of the reserved tenant, which no hub passes on, under a cap"
+            }
             LeftOut::QuotasChange => "a case changes quotas, which are configuration: another one has a log of its own",
             LeftOut::TenantEvictions => "a step asks how much went of one tenant, which no VM counts",
             LeftOut::ShareOutOfRange => "a case reports a share below 0 or above 1, which the stream does not carry",

@@ -69,6 +69,11 @@ impl Hub {
         *self = renumbered;
     }
 
+    /// How much it knows of.
+    pub fn blocks(&self) -> usize {
+        self.known.held.blocks().len()
+    }
+
     /// Observations that rebuild all that it knows.
     pub fn state(&self) -> Vec<Observation> {
         let named = self.scopes.iter().map(|(chain, slot)| Observation::Scope { slot: *slot, scope: scope(*chain) });

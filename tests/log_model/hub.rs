@@ -6,7 +6,7 @@ use warmroute::observation::{Observation, ReplicaSlot, ScopeSlot, Stored, Stored
 use warmroute::routing::policy::Policy;
 
 use crate::bounded::{Bounded, Bounds, Flaw};
-use crate::history::{BLOCKS, Report, Said, TOKENS, key, member, scope};
+use crate::history::{BLOCKS, REPLICAS, Report, Said, TOKENS, key, member, scope};
 use crate::reference::Block;
 
 /// What the hub knows.
@@ -74,6 +74,12 @@ impl Hub {
         self.known.held.blocks().len()
     }
 
+    /// Whether a generation is announced that is not complete.
+    pub fn is_arriving(&self) -> bool {
+        let generations = (0..REPLICAS).flat_map(|name| self.known.held.generations(&member(name)));
+        generations.into_iter().any(|slot| self.known.held.generation(slot).is_some_and(|(_, complete)| !complete))
+    }
+
     /// Observations that rebuild all that it knows.
     pub fn state(&self) -> Vec<Observation> {
         let named = self.scopes.iter().map(|(chain, slot)| Observation::Scope { slot: *slot, scope: scope(*chain) });
@@ -82,7 +88,7 @@ impl Hub {
             .iter()
             .map(|(tenant_id, policy)| Observation::Policy { tenant_id: tenant_id.clone(), policy: policy.clone() });
         let mut state: Vec<Observation> = named.chain(policies).collect();
-        for name in 0..4 {
+        for name in 0..REPLICAS {
             for replica in self.known.held.generations(&member(name)) {
                 self.rebuild(name, replica, &mut state);
             }

@@ -41,6 +41,7 @@ struct Held {
 
 /// A block at a generation that has not ended.
 #[derive(Clone, Debug)]
+#[allow(dead_code, reason = "not every test that includes this compares whole states")]
 pub struct Block {
     pub scope: ScopeSlot,
     pub key: BlockKey,

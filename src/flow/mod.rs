@@ -10,10 +10,12 @@ pub mod ingest;
 pub mod keys;
 pub mod leader;
 pub mod lease;
+pub mod measure;
 pub mod metrics;
 pub mod node;
 pub mod observer;
 pub mod pace;
+pub mod pager;
 pub mod scrub;
 pub mod sizes;
 

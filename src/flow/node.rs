@@ -12,6 +12,7 @@ use super::follower::{CatchUps, Follower, View};
 use super::keys::Keys;
 use super::leader::{Leader, aged, new_log, sweep};
 use super::lease::{Deposed, Lease};
+use super::measure::Measure;
 use super::metrics;
 use super::pace::Pace;
 use crate::config::{FilterConfig, Limits};
@@ -29,6 +30,7 @@ pub struct Node {
     driver: Option<u32>,
     pace: Pace,
     catching_up: CatchingUp,
+    measure: Measure,
     /// That of the last head that the view covers.
     heard_ms: Option<u64>,
 }
@@ -82,6 +84,7 @@ impl Node {
             driver: None,
             pace: Pace::default(),
             catching_up: CatchingUp::default(),
+            measure: Measure::default(),
             heard_ms: None,
         }
     }
@@ -134,6 +137,9 @@ impl Node {
             }
         };
         self.pace.rest(&config.limits, work_is_left);
+        if is_whole {
+            self.measure(host, now_ms);
+        }
         self.catching_up.report(host, self.follower.catch_ups(), started_ns);
         record_step(host, started_ns);
     }
@@ -173,6 +179,16 @@ impl Node {
         }
     }
 
+    /// Finds out a little more of the memory that the index takes.
+    fn measure(&mut self, host: &impl Host, now_ms: u64) {
+        let View::Index(index) = self.follower.view() else { return };
+        let Some(bytes) = self.measure.step(index, now_ms) else { return };
+        host.record(metrics::VM_INDEX_KIB, bytes / 1_024);
+        if matches!(self.role, Role::Leading(_)) {
+            host.gauge(metrics::INDEX_BYTES, bytes);
+        }
+    }
+
     /// Whether it is this root context's ticks that count; without a driver, they do from now on.
     fn is_driven_by(&mut self, host: &impl Host, context: u32) -> bool {
         if self.driver.is_none() && matches!(self.role, Role::Leading(_)) {
@@ -193,10 +209,11 @@ impl Node {
         if let Some((Some(head), _)) = &head
             && self.serves
         {
-            let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns());
+            let step_ns = config.limits.max_step_ns();
+            let until_ns = host.now_ns().saturating_add(step_ns);
             is_behind = !self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
             if is_whole {
-                sweep(host, &mut self.follower, head, config);
+                sweep(host, &mut self.follower, head, config, until_ns.saturating_add(step_ns / 4));
                 self.follower.lag(head).into_iter().for_each(|lag| host.record(metrics::LAG_SEGMENTS, lag));
             }
         }

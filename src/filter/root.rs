@@ -108,6 +108,9 @@ impl RootContext for Root {
         self.tick_every(period_ms);
     }
 
+    /// Nothing to do now: the leader looks into its queue in its tick.
+    fn on_queue_ready(&mut self, _queue_id: u32) {}
+
     fn get_type(&self) -> Option<ContextType> {
         Some(ContextType::HttpContext)
     }

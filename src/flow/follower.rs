@@ -96,6 +96,11 @@ impl Follower {
         self.serving.as_ref().map_or(View::CatchingUp, |copy| View::Index(&copy.index))
     }
 
+    /// The life of the log that requests see.
+    pub fn viewed_incarnation(&self) -> Option<Incarnation> {
+        self.serving.as_ref().map(|copy| copy.incarnation)
+    }
+
     /// The index of `head`'s log, if it is built and no part of it is missing.
     pub fn index_of(&self, head: &Head) -> Option<&Index> {
         self.copy_of(head).map(|copy| &copy.index)

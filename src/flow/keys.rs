@@ -1,4 +1,4 @@
-//! The names of the shared values of one domain.
+//! The names of the shared values and of the shared queue of one domain.
 
 use crate::index::log::FORMAT;
 
@@ -35,5 +35,10 @@ impl Keys {
     /// A page.
     pub fn page(&self, number: u32) -> String {
         format!("{}/page/{number}", self.prefix)
+    }
+
+    /// The queue in which workers tell the leader of delivered hits.
+    pub fn credits(&self) -> String {
+        format!("{}/credits", self.prefix)
     }
 }

@@ -3,6 +3,7 @@
 //! A new leader first catches up with the log. Then it keeps the stream to the hub open, commits what it hears, rewrites
 //! pages so that the ring can go on, mends what others wrote over, and renews the lease every tick. [`Deposed`] ends it.
 
+use super::credits::{Inbox, Outbox};
 use super::follower::Follower;
 use super::ingest::{Heard, Ingest, Refused};
 use super::keys::Keys;
@@ -34,6 +35,7 @@ const COMMIT_PAUSE_MS: u64 = 10;
 pub struct Leader {
     lease: Lease,
     stage: LeadStage,
+    inbox: Inbox,
 }
 
 #[derive(Debug)]
@@ -61,13 +63,32 @@ struct Ready {
 impl Leader {
     /// Leads with a lease just claimed; the log has to be caught up with first.
     pub fn new(lease: Lease) -> Leader {
-        Leader { lease, stage: LeadStage::beginning() }
+        Leader { lease, stage: LeadStage::beginning(), inbox: Inbox::default() }
     }
 
     /// The proxy closed a stream.
     pub fn on_stream_closed(&mut self, host: &impl Host, token: StreamToken) {
         if let LeadStage::Ready(ready) = &mut self.stage {
             ready.observer.closed(host, token);
+        }
+    }
+
+    /// Counts what was delivered here and in the other VMs, after the rest of a tick.
+    ///
+    /// # Errors
+    /// When another VM leads.
+    pub fn count_hits(
+        &mut self,
+        host: &impl Host,
+        keys: &Keys,
+        follower: &mut Follower,
+        outbox: &mut Outbox,
+        limits: &Limits,
+    ) -> Result<(), Deposed> {
+        self.inbox.tick(host, keys);
+        match self.stage {
+            LeadStage::CatchingUp { .. } => Ok(()),
+            LeadStage::Ready(_) => self.inbox.commit(host, keys, &mut self.lease, follower, outbox, limits),
         }
     }
 
@@ -81,6 +102,7 @@ impl Leader {
 
     /// Gives the stream up. What was heard and not committed is asked for again.
     pub fn stop_observing(&mut self, host: &impl Host) {
+        self.inbox.unregister();
         if let LeadStage::Ready(ready) = &mut self.stage {
             ready.observer.give_up(host);
             self.stage = LeadStage::beginning();

@@ -52,14 +52,15 @@ mod tests {
     #[test]
     fn the_parts_are_together_what_the_index_says_at_once() {
         let mut index = Index::new(4);
-        for key in 0..u64::from(STEP_RUNS) * 2 + 100 {
+        for key in 0..u64::from(STEP_RUNS) + 100 {
             index.apply(
                 key + 1,
                 Observation::Stored(Stored {
                     replica: ReplicaSlot(1),
-                    scope: ScopeSlot(1),
+                    // What is stored apart, by scope, is not put into one run.
+                    scope: ScopeSlot(key as u32),
                     last_seen_ms: 1,
-                    blocks: vec![StoredBlock { key: BlockKey::Hash64(key << 20), token_count: 16 }],
+                    blocks: vec![StoredBlock { key: BlockKey::Hash64(key), token_count: 16 }],
                     ..Stored::default()
                 }),
             );

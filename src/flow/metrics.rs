@@ -93,6 +93,18 @@ pub fn blocks_refused(refusal: Refusal) -> Rc<str> {
     memo::labelled("warmroute_blocks_refused_total", "kind", refusal.as_str())
 }
 
+/// Credits (one hit of one block at one replica) that no index will have, by reason.
+pub fn credits_lost(kind: &str) -> String {
+    format!("warmroute_lfu_credits_lost_total.kind.={kind}.;")
+}
+
+/// Batches of credits that the leader dropped unread, by reason.
+pub fn credit_batches_dropped(kind: &str) -> String {
+    format!("warmroute_lfu_batches_dropped_total.kind.={kind}.;")
+}
+
+/// Credits that the leader has committed.
+pub const CREDITS: &str = "warmroute_lfu_credits_total";
 /// What the index is known to lack, by reason; each reason has its own unit.
 pub fn known_undercount(undercount: Undercount) -> Rc<str> {
     memo::labelled("warmroute_known_undercount_total", "reason", undercount.as_str())

@@ -2,8 +2,9 @@
 //!
 //! [`exchange`] is one request. [`node`] is a VM's part in the shared log: it [follows](follower) the log into an index,
 //! and one node at a time [leads](leader) under a [lease]: it [observes](observer) the hub, [renumbers](ingest) what it hears, and
-//! commits it.
+//! commits it. What requests hit goes the other way, as [credits].
 
+pub mod credits;
 pub mod exchange;
 pub mod follower;
 pub mod ingest;

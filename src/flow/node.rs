@@ -8,6 +8,7 @@
 //! Several root contexts of a VM can belong to one domain, for example the old and the new one during a configuration
 //! update: one of them drives the node, and hands over when it is done.
 
+use super::credits::{Hit, Outbox};
 use super::follower::{CatchUps, Follower, View};
 use super::keys::Keys;
 use super::leader::{Leader, aged, new_log, sweep};
@@ -33,14 +34,17 @@ pub struct Node {
     measure: Measure,
     /// That of the last head that the view covers.
     heard_ms: Option<u64>,
+    /// What this VM's requests hit.
+    outbox: Outbox,
 }
 
 #[derive(Debug)]
 enum Role {
-    /// The head's number as last seen, and for how many ticks it has been that.
+    /// The head's number as last seen, for how many ticks it has been that, and whether it ever changed: somebody leads.
     Following {
         seen: Option<Cas>,
         unchanged_ticks: u32,
+        has_changed: bool,
     },
     Leading(Box<Leader>),
 }
@@ -79,13 +83,14 @@ impl Node {
         Node {
             keys: Keys::new(domain),
             follower: Follower::default(),
-            role: Role::Following { seen: None, unchanged_ticks: 0 },
+            role: Role::following(),
             serves: false,
             driver: None,
             pace: Pace::default(),
             catching_up: CatchingUp::default(),
             measure: Measure::default(),
             heard_ms: None,
+            outbox: Outbox::default(),
         }
     }
 
@@ -113,6 +118,19 @@ impl Node {
         }
     }
 
+    /// What the last request that asked could look at.
+    #[cfg(test)]
+    pub(super) fn view(&self) -> View<'_> {
+        self.follower.view()
+    }
+
+    /// A request that asked was told of what it hits, where hits count: the leader shall know.
+    pub fn delivered(&mut self, hit: Hit) {
+        if let Some(incarnation) = self.follower.viewed_incarnation() {
+            self.outbox.add(incarnation, hit);
+        }
+    }
+
     /// A root context's tick. Only the driver's does anything; without one, this context becomes it.
     pub fn tick(&mut self, host: &impl Host, context: u32, config: &FilterConfig) {
         if !self.is_driven_by(host, context) {
@@ -130,12 +148,15 @@ impl Node {
                 self.tick_following(host, head, config, is_whole) && self.follower.progress() > progress
             }
             Role::Leading(leading) => {
-                let ticked = leading.tick(host, &self.keys, &mut self.follower, self.serves, config);
+                let ticked = leading.tick(host, &self.keys, &mut self.follower, self.serves, config).and_then(|()| {
+                    leading.count_hits(host, &self.keys, &mut self.follower, &mut self.outbox, &config.limits)
+                });
                 let work_is_left = leading.has_work_left();
                 self.step_down_if(host, ticked);
                 work_is_left
             }
         };
+        self.outbox.report(host);
         self.pace.rest(&config.limits, work_is_left);
         if is_whole {
             self.measure(host, now_ms);
@@ -230,15 +251,28 @@ impl Node {
                 host.count(metrics::LEADER_CHANGES, 1);
                 self.role = Role::Leading(Box::new(Leader::new(lease)));
             }
+        } else if let Some((Some(head), _)) = &head
+            && self.hears_a_leader(&config.limits)
+        {
+            self.outbox.send(host, &self.keys.credits(), head.incarnation);
+        }
+    }
+
+    /// Whether the head was written lately, which only a leader does.
+    fn hears_a_leader(&self, limits: &Limits) -> bool {
+        match self.role {
+            Role::Following { unchanged_ticks, has_changed, .. } => has_changed && unchanged_ticks < limits.lease_ticks,
+            Role::Leading(_) => false,
         }
     }
 
     /// The head to write, and in place of which, if this VM should lead now.
     fn claim(&mut self, host: &impl Host, head: &Option<(Option<Head>, Cas)>, limits: &Limits) -> Option<(Head, Cas)> {
-        let Role::Following { seen, unchanged_ticks } = &mut self.role else { return None };
+        let Role::Following { seen, unchanged_ticks, has_changed } = &mut self.role else { return None };
         let Some((head, cas)) = head else {
             return Some((new_log(host, 1, limits), Cas::ABSENT));
         };
+        *has_changed |= seen.is_some_and(|seen| seen != *cas);
         *unchanged_ticks = if *seen == Some(*cas) { unchanged_ticks.saturating_add(1) } else { 0 };
         *seen = Some(*cas);
         let patience = limits.lease_ticks.saturating_mul(if self.serves { 3 } else { 1 });
@@ -259,8 +293,16 @@ impl Node {
             && let Role::Leading(leading) = &mut self.role
         {
             leading.stop_observing(host);
-            self.role = Role::Following { seen: None, unchanged_ticks: 0 };
+            self.role = Role::following();
         }
+    }
+}
+
+// === impl Role ===
+
+impl Role {
+    fn following() -> Role {
+        Role::Following { seen: None, unchanged_ticks: 0, has_changed: false }
     }
 }
 

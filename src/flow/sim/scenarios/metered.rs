@@ -6,7 +6,7 @@ use crate::flow::metrics::{Refusal, Undercount};
 // === impl Pool ===
 
 impl Pool {
-    fn counted(&self, metric: &str) -> u64 {
+    fn count_of(&self, metric: &str) -> u64 {
         self.host.0.counts.borrow().get(metric).copied().unwrap_or(0)
     }
 
@@ -36,25 +36,25 @@ fn a_catch_up_is_counted_once_begun_and_once_completed_with_its_time() {
     pool.tick_all(3);
     pool.reset(&[1, 2, 3]);
     pool.tick_all(1);
-    let leaders = pool.counted(metrics::CATCH_UPS_BEGUN);
-    assert_eq!((leaders, pool.counted(metrics::CATCH_UPS_COMPLETED)), (1, 1), "the leader's own");
+    let leaders = pool.count_of(metrics::CATCH_UPS_BEGUN);
+    assert_eq!((leaders, pool.count_of(metrics::CATCH_UPS_COMPLETED)), (1, 1), "the leader's own");
     // A look at the clock takes as long as a request may: one value a request, and one a tick.
     pool.host.0.look_ns.set(6_000_000);
     let begun_ns = pool.host.0.elapsed_ns.get();
     assert_eq!(pool.credited(1), None);
-    assert_eq!(pool.counted(metrics::CATCH_UPS_BEGUN), leaders + 1);
-    assert_eq!(pool.counted(metrics::CATCH_UPS_COMPLETED), 1);
+    assert_eq!(pool.count_of(metrics::CATCH_UPS_BEGUN), leaders + 1);
+    assert_eq!(pool.count_of(metrics::CATCH_UPS_COMPLETED), 1);
     assert!(pool.recorded(metrics::LAG_SEGMENTS).is_empty(), "nothing to compare yet");
     let ticks = (1..50).find(|_| {
         pool.tick(1);
-        pool.counted(metrics::CATCH_UPS_COMPLETED) == 2
+        pool.count_of(metrics::CATCH_UPS_COMPLETED) == 2
     });
     assert!(ticks.is_some_and(|ticks| ticks > 1), "{ticks:?}");
     let took_ms = (pool.host.0.elapsed_ns.get() - begun_ns) / 1_000_000;
     let recorded = *pool.recorded(metrics::CATCH_UP_MS).last().unwrap();
     assert!((took_ms - 30..=took_ms).contains(&recorded), "{recorded} of {took_ms} ms");
     pool.tick(1);
-    assert_eq!((pool.counted(metrics::CATCH_UPS_BEGUN), pool.counted(metrics::CATCH_UPS_COMPLETED)), (2, 2));
+    assert_eq!((pool.count_of(metrics::CATCH_UPS_BEGUN), pool.count_of(metrics::CATCH_UPS_COMPLETED)), (2, 2));
     assert_eq!(pool.credited(1), Some(48));
 }
 
@@ -78,21 +78,21 @@ fn a_vm_in_a_hurry_ticks_faster_until_it_has_caught_up_and_is_no_less_patient() 
     assert_eq!(pool.period(1), limits.catch_up_tick_ms);
     let first = pool.recorded(metrics::LAG_SEGMENTS).last().copied().unwrap();
     assert!(first >= 3, "{first}");
-    let changes = pool.counted(metrics::LEADER_CHANGES);
+    let changes = pool.count_of(metrics::LEADER_CHANGES);
     // The leader is silent meanwhile, for fewer than `lease_ticks` whole ticks.
     let fast = (1..=20).find(|_| {
         pool.tick(1);
         pool.period(1) == limits.tick_ms
     });
     assert_eq!(fast, Some(first as usize), "a segment each");
-    assert_eq!(pool.counted(metrics::LEADER_CHANGES), changes, "it was {fast:?} of its ticks, but not its lease");
+    assert_eq!(pool.count_of(metrics::LEADER_CHANGES), changes, "it was {fast:?} of its ticks, but not its lease");
     assert_eq!(pool.recorded(metrics::LAG_SEGMENTS).last(), Some(&first), "only whole ticks say so");
     pool.tick(1);
     assert_eq!(pool.recorded(metrics::LAG_SEGMENTS).last(), Some(&0));
     // Nobody else leads: after three times `lease_ticks` of its whole ticks it does.
     let slow = (1..100).find(|_| {
         pool.tick(1);
-        pool.counted(metrics::LEADER_CHANGES) > changes
+        pool.count_of(metrics::LEADER_CHANGES) > changes
     });
     assert!(slow.is_some_and(|ticks| ticks >= 3 * limits.lease_ticks as usize - 2), "{slow:?}");
 }
@@ -138,11 +138,11 @@ fn the_sizes_of_pages_and_log_are_those_in_shared_data() {
 fn a_handover_within_a_vm_is_a_change_of_leader() {
     let mut pool = Pool::new(1);
     pool.tick_all(3);
-    assert_eq!(pool.counted(metrics::LEADER_CHANGES), 1);
+    assert_eq!(pool.count_of(metrics::LEADER_CHANGES), 1);
     pool.vms[0].on_done(&pool.host, 1);
     pool.vms[0].tick(&pool.host, 2, &pool.config);
     pool.vms[0].tick(&pool.host, 2, &pool.config);
-    assert_eq!(pool.counted(metrics::LEADER_CHANGES), 2);
+    assert_eq!(pool.count_of(metrics::LEADER_CHANGES), 2);
     assert_eq!(pool.vms[0].tick_period_ms(1, &pool.config), 100, "the old one rests");
 }
 
@@ -153,17 +153,17 @@ fn what_is_missed_and_what_is_refused_is_known() {
     pool.tick_all(3);
     pool.reset(&[1, 2, 3, 4, 5]);
     pool.tick_all(1);
-    let missing = |pool: &Pool, undercount| pool.counted(&metrics::known_undercount(undercount));
+    let missing = |pool: &Pool, undercount| pool.count_of(&metrics::known_undercount(undercount));
     let full = Undercount::Refused(Refusal::Full);
     assert_eq!((missing(&pool, full), missing(&pool, Undercount::Gap)), (3, 0), "a first reset misses nothing");
-    assert_eq!(pool.counted(&metrics::blocks_refused(Refusal::Full)), 3);
+    assert_eq!(pool.count_of(&metrics::blocks_refused(Refusal::Full)), 3);
     pool.reset(&[1, 2]);
     pool.tick_all(1);
     assert_eq!(missing(&pool, Undercount::Gap), 1, "a reset where it could have gone on");
     pool.sequence += 1;
     pool.delta(vec![]);
     assert_eq!(missing(&pool, Undercount::Gap), 2, "a delta that does not follow on");
-    assert_eq!((missing(&pool, full), pool.counted(metrics::STREAM_REFUSED)), (3, 1));
+    assert_eq!((missing(&pool, full), pool.count_of(metrics::STREAM_REFUSED)), (3, 1));
 }
 
 #[test]

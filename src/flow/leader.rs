@@ -8,14 +8,16 @@ use super::follower::Follower;
 use super::ingest::{Heard, Ingest, Refused};
 use super::keys::Keys;
 use super::lease::{Checkpoint, Deposed, Lease, set_position};
-use super::metrics::{self, Refusal, Undercount};
+use super::metrics::{self, Evicted, Refusal, Undercount};
 use super::observer::Observer;
 use super::pager::Pager;
 use super::scrub::Scrub;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Host, Level, StreamToken};
+use crate::index::dictionary::Dictionary;
 use crate::index::log::{Head, Incarnation};
-use crate::observation::Subscription;
+use crate::observation::{Scope, Subscription};
+use crate::routing::policy::{Eviction, Policy};
 use crate::wire;
 
 /// Ticks without progress after which a leader gives a log up that it cannot read.
@@ -139,13 +141,10 @@ impl Leader {
                 ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
                 ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
                 ready.report(host, &self.lease, follower);
-                sweep(
-                    host,
-                    follower,
-                    self.lease.head(),
-                    config,
-                    until_ns.saturating_add(config.limits.max_step_ns() / 4),
-                );
+                let until_ns = until_ns.saturating_add(config.limits.max_step_ns() / 4);
+                for (algorithm, pairs) in sweep(host, follower, self.lease.head(), config, until_ns) {
+                    metrics::count_evictions(host, algorithm, Evicted::Ttl, pairs);
+                }
                 Ok(())
             }
         }
@@ -401,19 +400,36 @@ pub fn new_log(host: &impl Host, term: u64, limits: &Limits) -> Head {
 }
 
 /// Sweeps a tick's share of the index, if everything that `head` covers is applied: what has ended, and what is older
-/// than its tenant's policy lets it count.
-pub fn sweep(host: &impl Host, follower: &mut Follower, head: &Head, config: &FilterConfig, until_ns: u64) {
-    let Some(index) = follower.sweepable(head) else { return };
+/// than its tenant's policy lets it count. Returns the pairs that were too old, of tenants under LRU and of those under LFU:
+/// every VM sweeps, the leader tells.
+pub fn sweep(
+    host: &impl Host,
+    follower: &mut Follower,
+    head: &Head,
+    config: &FilterConfig,
+    until_ns: u64,
+) -> [(Eviction, u64); 2] {
+    let (mut of_lru, mut of_lfu) = (0, 0);
+    let Some(index) = follower.sweepable(head) else { return [(Eviction::Lru, 0), (Eviction::Lfu, 0)] };
     let now_ms = host.now_ms();
     let until = index.sweep_share(config.limits.tick_ms, SWEEP_MS);
     while index.sweep_at() < until && host.now_ns() < until_ns {
-        let complete = index.sweep_until(until, SWEEP_STEP, |dictionary, scope, last_seen_ms| {
-            let published = |tenant_id: Option<&str>| dictionary.policy(tenant_id);
-            let policy = config.policies.effective(&scope.tenant_id, published);
-            now_ms.saturating_sub(last_seen_ms) >= policy.eviction_ttl_ms
-        });
-        if complete {
+        let expired = |dictionary: &Dictionary, scope: &Scope, last_seen_ms| {
+            now_ms.saturating_sub(last_seen_ms) >= policy_of(config, dictionary, scope).eviction_ttl_ms
+        };
+        let dropped = |dictionary: &Dictionary, scope: &Scope, blocks| {
+            match policy_of(config, dictionary, scope).eviction {
+                Eviction::Lru => of_lru += blocks,
+                Eviction::Lfu => of_lfu += blocks,
+            };
+        };
+        if index.sweep_telling(until, SWEEP_STEP, expired, dropped) {
             break;
         }
     }
+    [(Eviction::Lru, of_lru), (Eviction::Lfu, of_lfu)]
+}
+
+fn policy_of<'a>(config: &'a FilterConfig, dictionary: &'a Dictionary, scope: &Scope) -> &'a Policy {
+    config.policies.effective(&scope.tenant_id, |tenant_id| dictionary.policy(tenant_id))
 }

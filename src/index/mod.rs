@@ -313,12 +313,31 @@ impl Index {
         budget: usize,
         expired: impl Fn(&Dictionary, &Scope, u64) -> bool,
     ) -> bool {
+        self.sweep_telling(until, budget, expired, |_, _, _| {})
+    }
+
+    /// The same, telling `dropped` of how many blocks that were too old were dropped of one replica in which scope.
+    pub fn sweep_telling(
+        &mut self,
+        until: u32,
+        budget: usize,
+        expired: impl Fn(&Dictionary, &Scope, u64) -> bool,
+        mut dropped: impl FnMut(&Dictionary, &Scope, u64),
+    ) -> bool {
         let dictionary = &self.dictionary;
         let keep = |slot, replica, last_seen_ms| {
             dictionary.replica(replica).is_some()
                 && dictionary.scope(slot).is_some_and(|scope| !expired(dictionary, scope, last_seen_ms))
         };
-        let swept = self.runs.sweep_until(until, budget, keep, |replica| dictionary.replica(replica).is_some());
+        let known = |replica| dictionary.replica(replica).is_some();
+        let tell = |slot, replica, blocks| {
+            if known(replica)
+                && let Some(scope) = dictionary.scope(slot)
+            {
+                dropped(dictionary, scope, blocks);
+            }
+        };
+        let swept = self.runs.sweep_telling(until, budget, keep, known, tell);
         self.take_turns();
         if swept.complete {
             let runs = &self.runs;

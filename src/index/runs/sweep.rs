@@ -34,8 +34,20 @@ impl Runs {
         &mut self,
         until: u32,
         budget: usize,
+        keep: impl FnMut(ScopeSlot, ReplicaSlot, u64) -> bool,
+        known: impl Fn(ReplicaSlot) -> bool,
+    ) -> Swept {
+        self.sweep_telling(until, budget, keep, known, |_, _, _| {})
+    }
+
+    /// The same, telling `dropped` what scope and replica lose how many blocks, but for replicas that were cleared.
+    pub fn sweep_telling(
+        &mut self,
+        until: u32,
+        budget: usize,
         mut keep: impl FnMut(ScopeSlot, ReplicaSlot, u64) -> bool,
         known: impl Fn(ReplicaSlot) -> bool,
+        mut dropped: impl FnMut(ScopeSlot, ReplicaSlot, u64),
     ) -> Swept {
         let mut swept = Swept::default();
         let mut left = budget.max(1);
@@ -44,7 +56,7 @@ impl Runs {
             let mut blocks = 0;
             if visited > 0 {
                 let before = swept.dropped;
-                (swept.dropped, blocks) = self.sweep_run(self.sweep_next, &mut keep);
+                (swept.dropped, blocks) = self.sweep_run(self.sweep_next, &mut keep, &mut dropped);
                 swept.dropped += before;
             }
             self.sweep_next += 1;
@@ -90,7 +102,12 @@ impl Runs {
     }
 
     /// Returns the pairs dropped without those of replicas that were cleared, and all of them.
-    fn sweep_run(&mut self, number: u32, keep: &mut impl FnMut(ScopeSlot, ReplicaSlot, u64) -> bool) -> (u64, usize) {
+    fn sweep_run(
+        &mut self,
+        number: u32,
+        keep: &mut impl FnMut(ScopeSlot, ReplicaSlot, u64) -> bool,
+        tell: &mut impl FnMut(ScopeSlot, ReplicaSlot, u64),
+    ) -> (u64, usize) {
         let Some(run) = self.slab.get_mut(number) else { return (0, 0) };
         let scope = run.scope;
         let (holders, pages) = (&self.holders, &mut self.pages);
@@ -114,8 +131,9 @@ impl Runs {
         let (mut dropped, mut all) = (0, 0);
         for (holder, blocks) in leaving {
             all += blocks as usize;
-            if self.holders.replica(holder).is_some() {
+            if let Some(replica) = self.holders.replica(holder) {
                 dropped += blocks;
+                tell(scope, replica, blocks);
             }
             self.holders.lose(scope, holder, blocks);
         }

@@ -1,7 +1,8 @@
 //! What the metrics say of all this.
 
 use super::*;
-use crate::flow::metrics::{Refusal, Undercount};
+use crate::flow::metrics::{Evicted, Refusal, Undercount};
+use crate::routing::policy::Eviction;
 
 // === impl Pool ===
 
@@ -208,4 +209,31 @@ fn what_the_leaders_index_holds_is_told_and_its_memory_now_and_then() {
     pool.reset(&[]);
     pool.tick_all(1);
     assert_eq!((pool.gauged(metrics::INDEX_PAIRS), pool.gauged(metrics::INDEX_HOLDERS)), (Some(0), Some(0)));
+}
+
+#[test]
+fn what_is_too_old_is_told_by_the_leader_alone_and_by_algorithm() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1, 2, 3]);
+    pool.tick_all(1);
+    assert_eq!([0, 1].map(|vm| pool.credited(vm)), [Some(48); 2]);
+    let of = |pool: &Pool, algorithm| pool.count_of(&metrics::evictions(algorithm, Evicted::Ttl));
+    let policy = |eviction, eviction_ttl_ms| Observation::Policy {
+        tenant_id: Some("default".to_owned()),
+        policy: Policy { eviction, eviction_ttl_ms, ..Policy::default() },
+    };
+    pool.delta(vec![policy(Eviction::Lfu, 100), removed(&[3])]);
+    pool.tick_all(10);
+    assert_eq!([0, 1].map(|vm| pool.credited(vm)), [Some(0); 2]);
+    assert_eq!((of(&pool, Eviction::Lru), of(&pool, Eviction::Lfu)), (0, 2), "what was removed did not expire");
+    pool.delta(vec![policy(Eviction::Lru, 100), stored(&[4])]);
+    pool.tick_all(10);
+    assert_eq!((of(&pool, Eviction::Lru), of(&pool, Eviction::Lfu)), (1, 2));
+    // What ends with its replica is no eviction.
+    pool.delta(vec![policy(Eviction::Lru, 3_600_000), stored(&[5])]);
+    pool.tick_all(1);
+    pool.delta(vec![Observation::ReplicaGone { replica: ReplicaSlot(1) }]);
+    pool.tick_all(10);
+    assert_eq!((of(&pool, Eviction::Lru), of(&pool, Eviction::Lfu)), (1, 2));
 }

@@ -124,13 +124,13 @@ impl Inbox {
                 is_over |= host.now_ns() >= until_ns;
             }
             if lost > 0 {
-                host.count(&metrics::credits_lost("not_held"), lost);
+                metrics::count_credits_lost(host, metrics::NOT_HELD, lost);
             }
             if counting.records.is_empty() {
                 continue;
             }
             if lease.commit(host, keys, follower, counting.records, |_| {}).is_err() {
-                host.count(&metrics::credits_lost("deposed"), counting.credits);
+                metrics::count_credits_lost(host, "deposed", counting.credits);
                 return Err(Deposed);
             }
             host.count(metrics::CREDITS, counting.credits);
@@ -162,7 +162,7 @@ impl Inbox {
     fn belongs_to(&mut self, host: &impl Host, incarnation: Incarnation) {
         if self.incarnation.replace(incarnation) != Some(incarnation) && !self.taken.is_empty() {
             let lost = self.taken.drain(..).map(|part| credits_of(&part)).sum();
-            host.count(&metrics::credits_lost("other_log"), lost);
+            metrics::count_credits_lost(host, "other_log", lost);
         }
     }
 }

@@ -24,7 +24,7 @@ const PAUSE_TICKS: u32 = 10;
 /// Ticks without its being found empty after which the queue is emptied.
 const PATIENCE_TICKS: u32 = 30;
 /// How long a tick may take credits out and commit them, but for what one part takes and one commit.
-const COUNT_NS: u64 = 300_000;
+const COUNT_NS: u64 = 500_000;
 /// How long a tick may empty the queue.
 const EMPTY_NS: u64 = 500_000;
 /// Bytes that a part takes in a segment beside its keys and counts, about.
@@ -64,9 +64,11 @@ enum Next {
 // === impl Inbox ===
 
 impl Inbox {
-    /// The root context that registered the queue is done: another must.
-    pub fn unregister(&mut self) {
+    /// This VM leads no longer, or the root context that registered the queue is done and another must: gives up what was
+    /// taken out of it.
+    pub fn give_up(&mut self, host: &impl Host) {
         self.queue = None;
+        self.lose_taken(host, "deposed");
     }
 
     /// Once a tick: registers the queue, and keeps it from growing.
@@ -158,9 +160,15 @@ impl Inbox {
 
     /// Drops what is in the numbers of another life of the log.
     fn belongs_to(&mut self, host: &impl Host, incarnation: Incarnation) {
-        if self.incarnation.replace(incarnation) != Some(incarnation) && !self.taken.is_empty() {
+        if self.incarnation.replace(incarnation) != Some(incarnation) {
+            self.lose_taken(host, "other_log");
+        }
+    }
+
+    fn lose_taken(&mut self, host: &impl Host, kind: &str) {
+        if !self.taken.is_empty() {
             let lost = self.taken.drain(..).map(|part| credits_of(&part)).sum();
-            host.count(&metrics::credits_lost("other_log"), lost);
+            host.count(&metrics::credits_lost(kind), lost);
         }
     }
 }

@@ -27,6 +27,8 @@ const PATIENCE_TICKS: u32 = 30;
 const COUNT_NS: u64 = 500_000;
 /// How long a tick may empty the queue.
 const EMPTY_NS: u64 = 500_000;
+/// Batches dropped between two looks at the clock, and so at least in a tick: no fewer than workers send.
+const EMPTY_STEP: u64 = 64;
 /// Bytes that a part takes in a segment beside its keys and counts, about.
 const PART_BYTES: usize = 48;
 
@@ -80,12 +82,17 @@ impl Inbox {
         }
         let until_ns = host.now_ns().saturating_add(EMPTY_NS);
         let mut dropped = 0;
-        while host.now_ns() < until_ns {
+        let is_empty = loop {
             if self.queue.and_then(|queue| host.dequeue(queue)).is_none() {
-                self.ticks = 0;
-                break;
+                break true;
             }
             dropped += 1;
+            if dropped % EMPTY_STEP == 0 && host.now_ns() >= until_ns {
+                break false;
+            }
+        };
+        if is_empty {
+            self.ticks = 0;
         }
         if dropped > 0 {
             host.count(&metrics::credit_batches_dropped("too_many"), dropped);

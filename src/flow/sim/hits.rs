@@ -145,7 +145,7 @@ fn hits_of_all_vms_are_counted_once_by_everybody() {
     pool.delta(vec![stored(&[1, 2, 3])]);
     pool.tick_all(1);
     assert_eq!([0, 1, 2].map(|vm| pool.counts(vm, 3)), [[6, 5, 3]; 3], "a new report keeps them");
-    assert_eq!(pool.lost(), [String::new(); 0]);
+    assert_eq!(pool.lost(), Vec::<String>::new());
 }
 
 #[test]

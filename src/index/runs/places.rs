@@ -9,7 +9,7 @@ use crate::index::runs::run::{Run, key_at};
 use crate::index::runs::table::{Place, Table};
 
 /// Blocks whose entries are read before the first of them is changed: memory is then waited for once, not each time.
-const AHEAD: usize = 16;
+const AHEAD: usize = 32;
 
 /// The places of all blocks, by hash.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use crate::observation::ScopeSlot;
 /// A report whose place in a chain is not known, and that is shorter, does not get a run of its own.
 const SHORT_REPORT: usize = 8;
 /// Blocks whose places are read ahead.
-const BATCH: usize = 16;
+const BATCH: usize = 32;
 
 /// What became of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl<'k> Batch<'k> {
         scope: ScopeSlot,
     ) -> Option<(KeyRef<'k>, u64, u32)> {
         if self.next == self.len {
-            *self = Batch::default();
+            (self.len, self.next, self.touched) = (0, 0, false);
             for (slot, (key, count)) in self.blocks.iter_mut().zip(blocks) {
                 *slot = (key, key.hash(scope), count);
                 self.len += 1;

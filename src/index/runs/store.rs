@@ -59,7 +59,7 @@ impl Runs {
         while let Some((key, hash, count)) = batch.next(&mut blocks, report.scope) {
             let known = before.and_then(|before| self.following(before, key));
             if known.is_none() {
-                batch.touch(&self.places);
+                batch.touch(&mut self.places);
             }
             let coming = 1 + batch.left() + blocks.len();
             let place = known.or_else(|| self.place(report, holder, before, (key, hash), coming));
@@ -193,7 +193,7 @@ impl<'k> Batch<'k> {
 
     /// Has the places of what is left in cache soon. Only once a batch.
     #[inline]
-    fn touch(&mut self, places: &Places) {
+    fn touch(&mut self, places: &mut Places) {
         if !self.touched {
             self.touched = true;
             let left = self.blocks.get(self.next..self.len).unwrap_or_default();

@@ -13,18 +13,30 @@ pub const SCOPE: ScopeSlot = ScopeSlot(1);
 pub const START_MS: u64 = 1_700_000_000_000;
 
 pub fn store(runs: &mut Runs, replica: u32, at_ms: u64, hashes: &[u64], from: usize) -> u64 {
+    store_after(runs, replica, at_ms, from.checked_sub(1).map(|before| hashes[before]), from, &hashes[from..])
+}
+
+/// The same, of blocks that come after `before` others, the last of which is `parent` where that is known.
+pub fn store_after(
+    runs: &mut Runs,
+    replica: u32,
+    at_ms: u64,
+    parent: Option<u64>,
+    before: usize,
+    hashes: &[u64],
+) -> u64 {
     let report = Report {
         scope: SCOPE,
         replica: ReplicaSlot(replica),
         tier: Tier::T1,
         last_seen_ms: at_ms,
         access_count: None,
-        parent: from.checked_sub(1).map(|before| KeyRef::Hash(hashes[before])),
+        parent: parent.map(KeyRef::Hash),
         chained: true,
         page: None,
     };
-    let blocks = hashes[from..].iter().enumerate();
-    runs.store(&report, blocks.map(|(at, hash)| (KeyRef::Hash(*hash), BLOCK_SIZE * (from + at + 1) as u32))).new_pairs
+    let blocks = hashes.iter().enumerate();
+    runs.store(&report, blocks.map(|(at, hash)| (KeyRef::Hash(*hash), BLOCK_SIZE * (before + at + 1) as u32))).new_pairs
 }
 
 pub fn store_event(runs: &mut Runs, state: &State, number: usize) -> u64 {

@@ -67,7 +67,7 @@ fn workload() -> Workload {
 /// Every request of the workload, in random order: most of what it needs is not in cache.
 fn every_request(criterion: &mut Criterion) {
     let workload = workload();
-    workload::state_and_check(Workload::trace().as_ref());
+    Workload::state_and_check(Workload::trace().as_ref());
     let mut group = criterion.benchmark_group(format!("every_request/{}", workload.name));
     for pairs in sizes(&[1_000_000, 4_000_000]) {
         let state = workload.state(8, pairs);
@@ -308,9 +308,9 @@ fn of_event(state: &State, number: usize) -> &[u64] {
 
 fn short() -> Criterion {
     Criterion::default()
-        .sample_size(10)
+        .sample_size(15)
         .warm_up_time(Duration::from_millis(50))
-        .measurement_time(Duration::from_millis(250))
+        .measurement_time(Duration::from_millis(350))
         .nresamples(2_000)
         .without_plots()
 }

@@ -109,18 +109,18 @@ impl Workload {
         }
         Workload { name: "generated", requests: generator.turns.into_iter().map(|turn| turn.pieces).collect() }
     }
-}
 
-/// States the shapes of the stand-in and of a trace, and asserts that the stand-in is like the conversation trace.
-pub fn state_and_check(trace: Option<&Workload>) {
-    let generated = Workload::generated(CONVERSATION.requests).shape();
-    println!("generated: {generated}");
-    generated.assert_like(&CONVERSATION);
-    if let Some(shape) = trace.map(Workload::shape) {
-        println!("trace: {shape}");
-        // Another trace may be measured as well; the stand-in is none for it.
-        if (shape.requests, shape.distinct) == (CONVERSATION.requests, CONVERSATION.distinct) {
-            generated.assert_like(&shape);
+    /// States the shapes of the stand-in and of a trace, and asserts that the stand-in is like the conversation trace.
+    pub fn state_and_check(trace: Option<&Workload>) {
+        let generated = Workload::generated(CONVERSATION.requests).shape();
+        println!("generated: {generated}");
+        generated.assert_like(&CONVERSATION);
+        if let Some(shape) = trace.map(Workload::shape) {
+            println!("trace: {shape}");
+            // Another trace may be measured as well; the stand-in is none for it.
+            if (shape.requests, shape.distinct) == (CONVERSATION.requests, CONVERSATION.distinct) {
+                generated.assert_like(&shape);
+            }
         }
     }
 }

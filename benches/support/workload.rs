@@ -2,7 +2,7 @@
 //!
 //! Requests come from a trace of 512-token pieces named by number, one JSON object a line with `hash_ids`
 //! (`WARMROUTE_TRACE` names the file), or from [`Workload::generated`], a [stand-in](generated) of the same shape. [`Shape`]
-//! states both, [`state_and_check`] compares them.
+//! states both, [`Workload::state_and_check`] compares them.
 //!
 //! Request `i` is served by replica `i % replicas`, which reports the blocks that it did not hold yet as one event.
 //! Nothing is ever evicted.
@@ -10,8 +10,6 @@
 mod generated;
 
 use std::collections::{HashMap, HashSet};
-
-pub use generated::state_and_check;
 
 use warmroute::fingerprint::{ContentHash, PrefixHash};
 

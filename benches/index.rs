@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use at_cap::Hub;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use flat::Flat;
-use warmroute::index::run::LeadingRun;
+use warmroute::index::LeadingRun;
 use warmroute::index::runs::Runs;
 use warmroute::index::runs::chain::Blocks;
 use warmroute::observation::{BlockKey, ReplicaSlot};
@@ -157,7 +157,7 @@ fn lookup(criterion: &mut Criterion, runs: &Runs, name: &str, pairs: usize, chai
     group.bench_function(BenchmarkId::new("full_explicit", pairs), |bencher| {
         bencher.iter(|| {
             let chain = Blocks { blocks: next.next().unwrap(), proven: false };
-            runs.leading_runs(ours::SCOPE, &chain, 0, |_| true, &mut out);
+            runs.leading_runs(ours::SCOPE, &chain, 0, &mut out);
         });
     });
     assert_eq!(out.len(), holders as usize);
@@ -174,7 +174,7 @@ fn changes(criterion: &mut Criterion) {
     for pairs in sizes(&[1_000_000, 4_000_000]) {
         let state = workload.state(8, pairs + pairs / 8);
         let chunk = state.events.len().saturating_sub(CHUNK)..state.events.len();
-        let mut runs = Runs::new(1_024);
+        let mut runs = ours::empty();
         let mut flat = Flat::default();
         for number in 0..chunk.start {
             ours::store_event(&mut runs, &state, number);
@@ -248,7 +248,7 @@ fn clearing(criterion: &mut Criterion) {
                         let mut complete = false;
                         while !complete {
                             let start = Instant::now();
-                            complete = runs.sweep(SWEEP_STEP, |_, _, _| true).complete;
+                            complete = ours::sweep(&mut runs, SWEEP_STEP);
                             steps.push(start.elapsed());
                             sweep += start.elapsed();
                         }

@@ -1,6 +1,6 @@
 //! The index under measurement, fed with a workload's events.
 
-use warmroute::index::run::LeadingRun;
+use warmroute::index::LeadingRun;
 use warmroute::index::runs::chain::PrefixHashes;
 use warmroute::index::runs::{KeyRef, Report, Runs};
 use warmroute::observation::{ReplicaSlot, ScopeSlot, Tier};
@@ -11,6 +11,16 @@ pub const BLOCK_SIZE: u32 = 16;
 pub const SCOPE: ScopeSlot = ScopeSlot(1);
 /// Time of event 0; each comes a millisecond after the one before.
 pub const START_MS: u64 = 1_700_000_000_000;
+/// Pages of shared data that list what is held.
+const PAGES: u32 = 1_024;
+/// Pairs that one of them takes before the next one does.
+const PAGE_PAIRS: u64 = 8_192;
+/// No page has been loaded, so any log sequence will do.
+const SEQUENCE: u64 = 1;
+
+pub fn empty() -> Runs {
+    Runs::new(PAGES)
+}
 
 pub fn store(runs: &mut Runs, replica: u32, at_ms: u64, hashes: &[u64], from: usize) -> u64 {
     store_after(runs, replica, at_ms, from.checked_sub(1).map(|before| hashes[before]), from, &hashes[from..])
@@ -33,7 +43,8 @@ pub fn store_after(
         access_count: None,
         parent: parent.map(KeyRef::Hash),
         chained: true,
-        page: None,
+        page: (runs.pairs() / PAGE_PAIRS % u64::from(PAGES)) as u16,
+        sequence: SEQUENCE,
     };
     let blocks = hashes.iter().enumerate();
     runs.store(&report, blocks.map(|(at, hash)| (KeyRef::Hash(*hash), BLOCK_SIZE * (before + at + 1) as u32))).new_pairs
@@ -45,7 +56,7 @@ pub fn store_event(runs: &mut Runs, state: &State, number: usize) -> u64 {
 }
 
 pub fn loaded(state: &State) -> Runs {
-    let mut runs = Runs::new(1_024);
+    let mut runs = empty();
     let pairs: u64 = (0..state.events.len()).map(|number| store_event(&mut runs, state, number)).sum();
     assert_eq!((pairs, runs.pairs()), (state.pairs as u64, state.pairs as u64));
     runs
@@ -55,16 +66,21 @@ pub fn loaded(state: &State) -> Runs {
 pub fn remove_event(runs: &mut Runs, state: &State, number: usize) -> u64 {
     let Event { request, from, replica } = state.events[number];
     let hashes = state.requests[request].hashes[from..].iter().rev();
-    runs.remove(SCOPE, ReplicaSlot(replica), hashes.map(|hash| KeyRef::Hash(*hash)))
+    runs.remove(SEQUENCE, SCOPE, ReplicaSlot(replica), hashes.map(|hash| KeyRef::Hash(*hash)))
 }
 
 /// The same, each block in a call of its own.
 pub fn remove_each(runs: &mut Runs, state: &State, number: usize) -> u64 {
     let Event { request, from, replica } = state.events[number];
     let hashes = state.requests[request].hashes[from..].iter().rev();
-    hashes.map(|hash| runs.remove(SCOPE, ReplicaSlot(replica), [KeyRef::Hash(*hash)])).sum()
+    hashes.map(|hash| runs.remove(SEQUENCE, SCOPE, ReplicaSlot(replica), [KeyRef::Hash(*hash)])).sum()
 }
 
 pub fn look(runs: &Runs, hashes: &[u64], out: &mut Vec<LeadingRun>) {
-    runs.leading_runs(SCOPE, &PrefixHashes { hashes, block_size: BLOCK_SIZE }, START_MS - 1, |_| true, out);
+    runs.leading_runs(SCOPE, &PrefixHashes { hashes, block_size: BLOCK_SIZE }, START_MS - 1, out);
+}
+
+/// A step of the sweep, which drops what replicas held that were cleared. True if it was the last one.
+pub fn sweep(runs: &mut Runs, budget: usize) -> bool {
+    runs.sweep(budget, |_, _, _| true, |_| true).complete
 }

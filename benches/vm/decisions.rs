@@ -1,13 +1,16 @@
 //! Decisions from token ids to a ranked list, as the filter makes them: hash, look up, rank.
+//!
+//! The index is loaded as the leader loads it.
 
 use std::collections::HashSet;
 
 use warmroute::fingerprint::{BlockSize, prefix_hashes};
+use warmroute::flow::pager::Pager;
 use warmroute::index::Index;
 use warmroute::observation::{
     BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
 };
-use warmroute::request::{LookupRequest, NoTokenizer, PromptInput, PromptSource};
+use warmroute::request::{ChainBlock, LookupRequest, NoTokenizer, PromptInput, PromptSource, WireChain};
 use warmroute::routing::decision::Decision;
 use warmroute::routing::lookup::{Lookup, lookup_route};
 use warmroute::routing::policy::{Policy, Ranking};
@@ -34,13 +37,23 @@ pub struct Decisions {
     hits: Vec<Vec<u32>>,
     /// Requests that come after those that the index has seen.
     next: Vec<Vec<u32>>,
-    is_hit: bool,
+    from: Origin,
     request: LookupRequest,
 }
 
-/// Applies observations under ascending numbers.
+/// Where a request is from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The index has seen it: a replica holds all of it.
+    Held,
+    /// It comes after those that the index has seen.
+    Next,
+}
+
+/// Applies observations as the leader does, under ascending numbers.
 struct Loading {
     index: Index,
+    pager: Pager,
     sequence: u64,
 }
 
@@ -49,7 +62,8 @@ struct Loading {
 impl Decisions {
     /// An index of `replicas` replicas that hold `pairs` blocks between them.
     pub fn new(workload: &[Vec<u32>], replicas: u32, pairs: usize) -> Decisions {
-        let mut loading = Loading { index: Index::new(PAGES), sequence: 0 };
+        let mut loading =
+            Loading { index: Index::new(PAGES), pager: Pager::new(PAGES as u16, pairs as u64), sequence: 0 };
         loading.announce(replicas);
         let mut held = HashSet::new();
         let mut seen = 0;
@@ -74,7 +88,7 @@ impl Decisions {
             now_ms: START_MS + seen as u64,
             hits: long(&workload[..seen]),
             next: long(&workload[seen..]),
-            is_hit: false,
+            from: Origin::Next,
             request: LookupRequest {
                 scope: scope(),
                 prompt: PromptInput::default(),
@@ -89,13 +103,33 @@ impl Decisions {
         self.index.pairs() as u32
     }
 
+    /// Bytes of the index by its own account.
+    pub fn account(&self) -> u32 {
+        self.index.size().bytes as u32
+    }
+
     /// Makes the request that is decided next. How many ids it has.
-    pub fn prepare(&mut self, number: u32, is_hit: bool) -> u32 {
-        self.is_hit = is_hit;
-        let requests = if is_hit { &self.hits } else { &self.next };
+    pub fn prepare(&mut self, number: u32, from: From) -> u32 {
+        let requests = match from {
+            Origin::Held => &self.hits,
+            Origin::Next => &self.next,
+        };
         let token_ids = token_ids(&requests[number as usize * 31 % requests.len()]);
         let count = token_ids.len() as u32;
-        self.request.prompt.source = PromptSource::TokenIds(token_ids);
+        self.from = from;
+        self.request.prompt = PromptInput { source: PromptSource::TokenIds(token_ids), ..PromptInput::default() };
+        count
+    }
+
+    /// The same of a request that a replica holds, with its hashes instead of its ids. How many hashes.
+    pub fn prepare_explicit(&mut self, number: u32) -> u32 {
+        self.prepare(number, Origin::Held);
+        let PromptSource::TokenIds(token_ids) = &self.request.prompt.source else { return 0 };
+        let hashes = prefix_hashes(token_ids, self.request.block_size, None);
+        let blocks: Vec<ChainBlock> =
+            hashes.map(|hash| ChainBlock { key: hash.into(), tokens: BLOCK_SIZE as i32 }).collect();
+        let count = blocks.len() as u32;
+        self.request.prompt = PromptInput { chain: WireChain::Chain(blocks), ..PromptInput::default() };
         count
     }
 
@@ -118,7 +152,7 @@ impl Decisions {
         let decision = lookup_route(&lookup, &self.request).decision;
         // Whoever holds all of it need not be the first: it may be under pressure.
         let longest = decision.ranked.iter().map(|ranked| ranked.matched_blocks).max();
-        if self.is_hit {
+        if self.from == Origin::Held {
             assert_eq!((decision.reason, longest), (ReasonCode::PrefixMatch, Some(PIECES * PIECE_BLOCKS)));
         }
         number_of(&decision)
@@ -157,8 +191,10 @@ fn token_ids(pieces: &[u32]) -> Vec<u32> {
 
 impl Loading {
     fn apply(&mut self, observation: Observation) {
-        self.sequence += 1;
-        self.index.apply(self.sequence, observation);
+        for record in self.pager.name_pages(&self.index, vec![observation]) {
+            self.sequence += 1;
+            self.index.apply(self.sequence, record);
+        }
     }
 
     fn announce(&mut self, replicas: u32) {

@@ -3,11 +3,11 @@
 //! Numbers go in and a number comes out, so that nothing but numbers has to cross into a VM. An operation that is measured
 //! is given the number of its call; what it returns depends on nothing else, so that both sides can be compared.
 
-use warmroute::index::run::LeadingRun;
+use warmroute::index::LeadingRun;
 use warmroute::index::runs::Runs;
 use warmroute::observation::ReplicaSlot;
 
-use crate::decisions::Decisions;
+use crate::decisions::{Decisions, Origin};
 use crate::growing::Prompts;
 use crate::ours;
 use crate::workload::{Random, State, Workload};
@@ -43,8 +43,10 @@ macro_rules! operations {
             account();
             load_index(replicas, pairs);
             hash(number);
+            index_account();
             prepare_hit(number);
             prepare_next(number);
+            prepare_explicit(number);
             decide(number);
         }
     };
@@ -148,7 +150,7 @@ impl Bench {
     }
 
     fn runs(&mut self) -> (&mut Runs, &State) {
-        (self.runs.get_or_insert_with(|| Runs::new(1_024)), &self.state)
+        (self.runs.get_or_insert_with(|| ours::empty()), &self.state)
     }
 
     /// Reads the hashes of a request, as if they had just been computed.
@@ -192,7 +194,7 @@ impl Bench {
 
     /// A step of the sweep. 1 if it was the last one.
     pub fn sweep(&mut self, budget: u32) -> u32 {
-        self.runs().0.sweep(budget as usize, |_, _, _| true).complete.into()
+        ours::sweep(self.runs().0, budget as usize).into()
     }
 
     /// Stores what a replica held. How much that is.
@@ -243,12 +245,22 @@ impl Bench {
 
     /// A request that a replica holds.
     pub fn prepare_hit(&mut self, number: u32) -> u32 {
-        self.decisions().prepare(number, true)
+        self.decisions().prepare(number, Origin::Held)
     }
 
     /// A request that comes after those that the index has seen.
     pub fn prepare_next(&mut self, number: u32) -> u32 {
-        self.decisions().prepare(number, false)
+        self.decisions().prepare(number, Origin::Next)
+    }
+
+    /// A request that a replica holds, with its hashes instead of token ids.
+    pub fn prepare_explicit(&mut self, number: u32) -> u32 {
+        self.decisions().prepare_explicit(number)
+    }
+
+    /// Bytes of the index by its own account.
+    pub fn index_account(&mut self) -> u32 {
+        self.decisions().account()
     }
 
     /// Where the request that was prepared should go.

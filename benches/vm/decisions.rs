@@ -109,7 +109,7 @@ impl Decisions {
     }
 
     /// Makes the request that is decided next. How many ids it has.
-    pub fn prepare(&mut self, number: u32, from: From) -> u32 {
+    pub fn prepare(&mut self, number: u32, from: Origin) -> u32 {
         let requests = match from {
             Origin::Held => &self.hits,
             Origin::Next => &self.next,

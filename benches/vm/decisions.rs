@@ -103,11 +103,6 @@ impl Decisions {
         self.index.pairs() as u32
     }
 
-    /// Bytes of the index by its own account.
-    pub fn account(&self) -> u32 {
-        self.index.size().bytes as u32
-    }
-
     /// Makes the request that is decided next. How many ids it has.
     pub fn prepare(&mut self, number: u32, from: Origin) -> u32 {
         let requests = match from {

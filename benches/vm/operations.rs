@@ -43,7 +43,6 @@ macro_rules! operations {
             account();
             load_index(replicas, pairs);
             hash(number);
-            index_account();
             prepare_hit(number);
             prepare_next(number);
             prepare_explicit(number);
@@ -54,7 +53,7 @@ macro_rules! operations {
 pub(crate) use operations;
 
 /// Events that are taken out, from the last one on, and in again. A plan has as many calls of either.
-const CHUNK: usize = 256;
+const CHUNK: usize = 64;
 
 /// One side's state.
 #[derive(Default)]
@@ -256,11 +255,6 @@ impl Bench {
     /// A request that a replica holds, with its hashes instead of token ids.
     pub fn prepare_explicit(&mut self, number: u32) -> u32 {
         self.decisions().prepare_explicit(number)
-    }
-
-    /// Bytes of the index by its own account.
-    pub fn index_account(&mut self) -> u32 {
-        self.decisions().account()
     }
 
     /// Where the request that was prepared should go.

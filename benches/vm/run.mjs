@@ -126,5 +126,7 @@ for (const step of plan.steps) {
   for (const [operation, ...operands] of step.setup) {
     say({ name: `${step.name}: ${operation}`, sum: vm[operation](...operands) >>> 0 });
   }
+  const before = bytes(vm);
   step.measures.forEach((each) => measure(vm, each));
+  say({ name: `${step.name}: growth`, sum: bytes(vm) - before, memory: bytes(vm) });
 }

@@ -12,14 +12,14 @@ pub const SCOPE: ScopeSlot = ScopeSlot(1);
 /// Time of event 0; each comes a millisecond after the one before.
 pub const START_MS: u64 = 1_700_000_000_000;
 /// Pages of shared data that list what is held.
-const PAGES: u32 = 1_024;
-/// Pairs that one of them takes before the next one does.
+pub const PAGES: u16 = 1_024;
+/// Pairs that one of them takes before the next one does, as the leader has it.
 const PAGE_PAIRS: u64 = 8_192;
 /// No page has been loaded, so any log sequence will do.
 const SEQUENCE: u64 = 1;
 
 pub fn empty() -> Runs {
-    Runs::new(PAGES)
+    Runs::new(PAGES.into())
 }
 
 pub fn store(runs: &mut Runs, replica: u32, at_ms: u64, hashes: &[u64], from: usize) -> u64 {

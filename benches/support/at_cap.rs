@@ -1,5 +1,6 @@
 //! Indexes at their cap: whatever comes in, something else has to go.
 
+use warmroute::observation::{BlockKey, StoredBlock};
 use warmroute::publisher::message::{CacheStateUpdate, PrefixEntry};
 use warmroute::publisher::{Publisher, PublisherLimits};
 
@@ -36,6 +37,9 @@ impl Hub {
 
     fn report(&mut self, replica: u32, hashes: &[u64], from: usize) -> usize {
         self.now_ms += 1;
+        let before = from
+            .checked_sub(1)
+            .map(|at| StoredBlock { key: BlockKey::Hash64(hashes[at]), token_count: ours::BLOCK_SIZE * from as u32 });
         let hashes = &hashes[from..];
         let update = CacheStateUpdate {
             replica_id: format!("replica-{replica}"),
@@ -46,7 +50,7 @@ impl Hub {
             prefixes: vec![PrefixEntry {
                 block_hashes: hashes.iter().map(|hash| hash.to_be_bytes().to_vec()).collect(),
                 block_token_counts: vec![ours::BLOCK_SIZE as i32; hashes.len()],
-                tokens_before: ours::BLOCK_SIZE * from as u32,
+                before,
                 ..PrefixEntry::default()
             }],
             ..CacheStateUpdate::default()

@@ -493,6 +493,20 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_keeps_every_bit_of_a_place() {
+        for run in (0..RUN_BITS).map(|bit| 1 << bit).chain([(1 << RUN_BITS) - 1]) {
+            for at in [0, 1, (1 << OFFSET_BITS) - 1] {
+                let place = Place { run, at };
+                let mut table = Table::new();
+                table.insert(mixed(7), place);
+                assert_eq!(table.candidates(mixed(7)).collect::<Vec<_>>(), [place]);
+                table.remove(mixed(7), place);
+                assert_eq!(table.candidates(mixed(7)).count(), 0);
+            }
+        }
+    }
+
+    #[test]
     fn entries_take_at_most_eighteen_bytes() {
         let mut table = Table::new();
         for number in 0..1_000_000 {

@@ -202,23 +202,20 @@ impl Shard {
     #[inline]
     fn insert(&mut self, entry: Entry) -> usize {
         let mut at = self.home(entry.tag);
-        while !self.line(at).put(entry) {
-            self.line(at).push_on(true);
+        loop {
+            if at >= self.lines.len() {
+                self.lines.reserve_exact(SPILL);
+                self.lines.resize(at + 1, Line::default());
+            }
+            let Some(line) = self.lines.get_mut(at) else { break };
+            if line.put(entry) {
+                break;
+            }
+            line.push_on(true);
             at += 1;
         }
         self.len += 1;
         at
-    }
-
-    /// A line, which is added if there is none.
-    #[inline]
-    fn line(&mut self, at: usize) -> &mut Line {
-        if at >= self.lines.len() {
-            self.lines.reserve_exact(SPILL);
-            self.lines.resize(at + 1, Line::default());
-        }
-        // It is there now.
-        &mut self.lines[at]
     }
 
     fn remove(&mut self, entry: Entry) {
@@ -245,14 +242,18 @@ impl Shard {
     #[inline]
     fn pull_back(&mut self, mut hole: usize) {
         while self.lines.get(hole).is_some_and(Line::pushes_on) {
-            match self.first_pushed_past(hole) {
-                Some((at, slot, entry)) => {
-                    self.line(at).clear(slot);
-                    self.line(hole).put(entry);
-                    hole = at;
-                }
-                None => return self.line(hole).push_on(false),
+            let pushed = self.first_pushed_past(hole);
+            if let Some(line) = self.lines.get_mut(hole) {
+                match pushed {
+                    Some((_, _, entry)) => line.put(entry),
+                    None => return line.push_on(false),
+                };
             }
+            let Some((at, slot, _)) = pushed else { return };
+            if let Some(line) = self.lines.get_mut(at) {
+                line.clear(slot);
+            }
+            hole = at;
         }
     }
 
@@ -489,6 +490,20 @@ mod tests {
         }
         assert!(table.shards.iter().all(|shard| shard.len == 0));
         assert!(table.bytes() < 400_000, "{}", table.bytes());
+    }
+
+    #[test]
+    fn an_entry_keeps_every_bit_of_a_place() {
+        for run in (0..RUN_BITS).map(|bit| 1 << bit).chain([(1 << RUN_BITS) - 1]) {
+            for at in [0, 1, (1 << OFFSET_BITS) - 1] {
+                let place = Place { run, at };
+                let mut table = Table::new();
+                table.insert(mixed(7), place);
+                assert_eq!(table.candidates(mixed(7)).collect::<Vec<_>>(), [place]);
+                table.remove(mixed(7), place);
+                assert_eq!(table.candidates(mixed(7)).count(), 0);
+            }
+        }
     }
 
     #[test]

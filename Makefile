@@ -15,7 +15,7 @@ demo: wasm
 # The core alone, everything native (end to end on the current Envoy), the core on wasm32, the oldest Envoy.
 test: wasm wasm-faults
 	cargo test
-	cargo test --bench fingerprint --bench template --bench tokenize
+	cargo test --bench fingerprint --bench template --bench tokenize --bench index
 	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy cargo test --features native
 	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds --test tokenizers
 	envoy=$$($(TOOLS) envoy 1.36.4) && WARMROUTE_ENVOY=$$envoy cargo test --features native --test envoy_config --test e2e
@@ -41,6 +41,7 @@ lint: setup
 
 bench: setup
 	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth
+	python3 benches/vm/run.py
 
 setup:
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust with rustup, see https://rustup.rs"; exit 1; }

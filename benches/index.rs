@@ -1,8 +1,9 @@
-//! Time to look up, take in, remove and clear, in the index of runs and in a flat map probed block by block.
+//! Time to look up, take in, remove, clear and evict, in the index of runs and in a flat map probed block by block.
 //!
 //! Every benchmark asserts its answers. States are built from the conversation trace where `WARMROUTE_TRACE` names it,
-//! else from the generated stand-in; the shape of both is printed. Sizes go by (block, replica) pairs. Beside published
-//! crates: `benches/peers`. Memory, and 1 M against 4 M pairs: `benches/index_growth.rs`.
+//! else from the generated stand-in; the shape of both is printed and compared. Sizes go by (block, replica) pairs; what
+//! `lookup` looks for comes on top. Run as a test, every benchmark goes once, on small states. Beside published crates:
+//! `benches/peers`. Memory, and 1 M against 4 M pairs: `benches/index_growth.rs`. In a VM: `benches/vm`.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,6 +14,8 @@
     reason = "a bench"
 )]
 
+#[path = "support/at_cap.rs"]
+mod at_cap;
 #[path = "support/flat.rs"]
 #[allow(dead_code, reason = "shared with other benches")]
 mod flat;
@@ -26,11 +29,12 @@ mod workload;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use at_cap::Hub;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use flat::Flat;
 use warmroute::index::LeadingRun;
+use warmroute::index::runs::Runs;
 use warmroute::index::runs::chain::Blocks;
-use warmroute::index::runs::{KeyRef, Runs};
 use warmroute::observation::{BlockKey, ReplicaSlot};
 use warmroute::request::ChainBlock;
 use workload::{Event, Random, Request, State, Workload};
@@ -38,14 +42,22 @@ use workload::{Event, Random, Request, State, Workload};
 const REPLICAS: u32 = 64;
 const LENGTHS: [usize; 4] = [64, 625, 2_048, 6_250];
 const HOLDERS: [u32; 3] = [1, 8, 64];
-/// Chains that a lookup benchmark goes through in turn.
+/// Pairs that the chains of one lookup benchmark come to, about, and how many chains there are at most.
+const CHAIN_PAIRS: usize = 1 << 20;
 const CHAINS: usize = 32;
 /// Events that an ingest or removal benchmark takes in and out again.
 const CHUNK: usize = 256;
+/// Runs and stretches that a step of the sweep goes over.
+const SWEEP_STEP: usize = 1_000;
 
-/// Sizes in pairs; a run as a test is satisfied with little.
+/// Run as a benchmark, not as a test, which is satisfied with little.
+fn is_bench() -> bool {
+    std::env::args().any(|argument| argument == "--bench")
+}
+
+/// Sizes in pairs.
 fn sizes(of: &[usize]) -> Vec<usize> {
-    if std::env::args().any(|argument| argument == "--bench") { of.to_vec() } else { vec![10_000] }
+    if is_bench() { of.to_vec() } else { vec![10_000] }
 }
 
 fn workload() -> Workload {
@@ -55,8 +67,7 @@ fn workload() -> Workload {
 /// Every request of the workload, in random order: most of what it needs is not in cache.
 fn every_request(criterion: &mut Criterion) {
     let workload = workload();
-    println!("{}: {}", workload.name, workload.shape());
-    println!("generated: {}", Workload::generated(12_031).shape());
+    Workload::state_and_check(Workload::trace().as_ref());
     let mut group = criterion.benchmark_group(format!("every_request/{}", workload.name));
     for pairs in sizes(&[1_000_000, 4_000_000]) {
         let state = workload.state(8, pairs);
@@ -92,26 +103,22 @@ fn every_request(criterion: &mut Criterion) {
 /// Chains of some length at some holders, on top of a state of some size: a full hit, a hit of the first half, a miss.
 fn lookups(criterion: &mut Criterion) {
     let workload = workload();
+    let lengths = if is_bench() { &LENGTHS[..] } else { &LENGTHS[..2] };
     for pairs in sizes(&[10_000, 100_000, 1_000_000, 4_000_000]) {
-        let state = workload.state(REPLICAS, pairs);
-        let mut runs = ours::loaded(&state);
-        for length in LENGTHS {
+        let state = ours::loaded(&workload.state(REPLICAS, pairs));
+        for length in lengths.iter().copied() {
             for holders in HOLDERS {
+                let mut runs = state.clone();
                 let seed = (length as u64) << 32 | u64::from(holders) << 16;
+                let count = if is_bench() { (CHAIN_PAIRS / length / holders as usize).clamp(2, CHAINS) } else { 2 };
                 let chains: Vec<Request> =
-                    (0..CHAINS as u64).map(|chain| Request::apart(seed | chain, length)).collect();
+                    (0..count as u64).map(|chain| Request::apart(seed | chain, length)).collect();
                 for (chain, replica) in
                     chains.iter().flat_map(|chain| (0..holders).map(move |replica| (chain, replica)))
                 {
                     ours::store(&mut runs, replica, ours::START_MS, &chain.hashes, 0);
                 }
                 lookup(criterion, &runs, &format!("lookup/{length}_blocks_{holders}_holders"), pairs, &chains, holders);
-                let keys = |chain: &Request| chain.hashes.iter().map(|hash| KeyRef::Hash(*hash)).collect::<Vec<_>>();
-                for (chain, replica) in
-                    chains.iter().flat_map(|chain| (0..holders).map(move |replica| (chain, replica)))
-                {
-                    assert_eq!(runs.remove(1, ours::SCOPE, ReplicaSlot(replica), keys(chain)), length as u64);
-                }
             }
         }
     }
@@ -167,7 +174,7 @@ fn changes(criterion: &mut Criterion) {
     for pairs in sizes(&[1_000_000, 4_000_000]) {
         let state = workload.state(8, pairs + pairs / 8);
         let chunk = state.events.len().saturating_sub(CHUNK)..state.events.len();
-        let mut runs = Runs::new(1_024);
+        let mut runs = ours::empty();
         let mut flat = Flat::default();
         for number in 0..chunk.start {
             ours::store_event(&mut runs, &state, number);
@@ -218,7 +225,7 @@ fn changes(criterion: &mut Criterion) {
     }
 }
 
-/// One replica of 64 is cleared; the sweep that gives the memory back is measured by the step.
+/// One replica of 64 is cleared, and swept until its memory is back.
 fn clearing(criterion: &mut Criterion) {
     let workload = workload();
     let mut group = criterion.benchmark_group("clear");
@@ -228,18 +235,25 @@ fn clearing(criterion: &mut Criterion) {
         let of_replica: Vec<usize> =
             (0..state.events.len()).filter(|number| state.events[*number].replica == 3).collect();
         let held: u64 = of_replica.iter().map(|number| of_event(&state, *number).len() as u64).sum();
+        let mut steps = Vec::new();
         for (what, sweeping) in [("at_once", false), ("swept", true)] {
             group.bench_function(BenchmarkId::new(what, pairs), |bencher| {
                 bencher.iter_custom(|times| {
                     let (mut clear, mut sweep) = (Duration::ZERO, Duration::ZERO);
                     for _ in 0..times {
+                        let bytes = runs.size().bytes;
                         let start = Instant::now();
                         assert_eq!(runs.clear(ReplicaSlot(3)), held);
                         clear += start.elapsed();
-                        let start = Instant::now();
-                        while !runs.sweep(1_000, |_, _, _| true, |_| true).complete {}
-                        sweep += start.elapsed();
+                        let mut complete = false;
+                        while !complete {
+                            let start = Instant::now();
+                            complete = ours::sweep(&mut runs, SWEEP_STEP);
+                            steps.push(start.elapsed());
+                            sweep += start.elapsed();
+                        }
                         assert_eq!(runs.pairs(), state.pairs as u64 - held);
+                        assert!(runs.size().bytes < bytes, "{} bytes of {bytes}", runs.size().bytes);
                         let again: u64 =
                             of_replica.iter().map(|number| ours::store_event(&mut runs, &state, *number)).sum();
                         assert_eq!(again, held);
@@ -248,6 +262,33 @@ fn clearing(criterion: &mut Criterion) {
                 });
             });
         }
+        steps.sort_unstable();
+        let of_steps = |share: f64| steps[(share * (steps.len() - 1) as f64) as usize];
+        println!(
+            "clear: a step of the sweep at {pairs} pairs: median {:?}, p99 {:?}, longest {:?}",
+            of_steps(0.5),
+            of_steps(0.99),
+            of_steps(1.0)
+        );
+    }
+    group.finish();
+}
+
+/// A block comes in at the cap, the oldest one goes.
+fn evicting(criterion: &mut Criterion) {
+    let workload = workload();
+    let mut group = criterion.benchmark_group("eviction_at_cap");
+    for pairs in sizes(&[1_000_000, 4_000_000]) {
+        let state = workload.state(8, pairs);
+        let mut hub = Hub::full(&state);
+        let mut reported = 0;
+        group.bench_function(BenchmarkId::new("hub", pairs), |bencher| {
+            bencher.iter(|| {
+                reported += 1;
+                hub.report_one()
+            });
+        });
+        assert_eq!((hub.pairs(), hub.evicted()), (state.pairs as u64, reported));
     }
     group.finish();
 }
@@ -267,11 +308,12 @@ fn of_event(state: &State, number: usize) -> &[u64] {
 
 fn short() -> Criterion {
     Criterion::default()
-        .sample_size(10)
+        .sample_size(15)
         .warm_up_time(Duration::from_millis(50))
-        .measurement_time(Duration::from_millis(250))
+        .measurement_time(Duration::from_millis(350))
+        .nresamples(2_000)
         .without_plots()
 }
 
-criterion_group! { name = benches; config = short(); targets = every_request, changes, clearing, lookups }
+criterion_group! { name = benches; config = short(); targets = every_request, changes, clearing, evicting, lookups }
 criterion_main!(benches);

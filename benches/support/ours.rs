@@ -8,27 +8,46 @@ use warmroute::observation::{ReplicaSlot, ScopeSlot, Tier};
 use crate::workload::{Event, State};
 
 pub const BLOCK_SIZE: u32 = 16;
-/// Pages of shared data that list what is held.
-pub const PAGES: u16 = 1_024;
 pub const SCOPE: ScopeSlot = ScopeSlot(1);
 /// Time of event 0; each comes a millisecond after the one before.
 pub const START_MS: u64 = 1_700_000_000_000;
+/// Pages of shared data that list what is held.
+pub const PAGES: u16 = 1_024;
+/// Pairs that one of them takes before the next one does, as the leader has it.
+const PAGE_PAIRS: u64 = 8_192;
+/// No page has been loaded, so any log sequence will do.
+const SEQUENCE: u64 = 1;
+
+pub fn empty() -> Runs {
+    Runs::new(PAGES.into())
+}
 
 pub fn store(runs: &mut Runs, replica: u32, at_ms: u64, hashes: &[u64], from: usize) -> u64 {
+    store_after(runs, replica, at_ms, from.checked_sub(1).map(|before| hashes[before]), from, &hashes[from..])
+}
+
+/// The same, of blocks that come after `before` others, the last of which is `parent` where that is known.
+pub fn store_after(
+    runs: &mut Runs,
+    replica: u32,
+    at_ms: u64,
+    parent: Option<u64>,
+    before: usize,
+    hashes: &[u64],
+) -> u64 {
     let report = Report {
         scope: SCOPE,
         replica: ReplicaSlot(replica),
         tier: Tier::T1,
         last_seen_ms: at_ms,
         access_count: None,
-        parent: from.checked_sub(1).map(|before| KeyRef::Hash(hashes[before])),
+        parent: parent.map(KeyRef::Hash),
         chained: true,
-        // As the leader does it: what comes one after the other is listed together.
-        page: (at_ms / 64 % u64::from(PAGES)) as u16,
-        sequence: 1,
+        page: (runs.pairs() / PAGE_PAIRS % u64::from(PAGES)) as u16,
+        sequence: SEQUENCE,
     };
-    let blocks = hashes[from..].iter().enumerate();
-    runs.store(&report, blocks.map(|(at, hash)| (KeyRef::Hash(*hash), BLOCK_SIZE * (from + at + 1) as u32))).new_pairs
+    let blocks = hashes.iter().enumerate();
+    runs.store(&report, blocks.map(|(at, hash)| (KeyRef::Hash(*hash), BLOCK_SIZE * (before + at + 1) as u32))).new_pairs
 }
 
 pub fn store_event(runs: &mut Runs, state: &State, number: usize) -> u64 {
@@ -37,7 +56,7 @@ pub fn store_event(runs: &mut Runs, state: &State, number: usize) -> u64 {
 }
 
 pub fn loaded(state: &State) -> Runs {
-    let mut runs = Runs::new(PAGES.into());
+    let mut runs = empty();
     let pairs: u64 = (0..state.events.len()).map(|number| store_event(&mut runs, state, number)).sum();
     assert_eq!((pairs, runs.pairs()), (state.pairs as u64, state.pairs as u64));
     runs
@@ -47,16 +66,21 @@ pub fn loaded(state: &State) -> Runs {
 pub fn remove_event(runs: &mut Runs, state: &State, number: usize) -> u64 {
     let Event { request, from, replica } = state.events[number];
     let hashes = state.requests[request].hashes[from..].iter().rev();
-    runs.remove(1, SCOPE, ReplicaSlot(replica), hashes.map(|hash| KeyRef::Hash(*hash)))
+    runs.remove(SEQUENCE, SCOPE, ReplicaSlot(replica), hashes.map(|hash| KeyRef::Hash(*hash)))
 }
 
 /// The same, each block in a call of its own.
 pub fn remove_each(runs: &mut Runs, state: &State, number: usize) -> u64 {
     let Event { request, from, replica } = state.events[number];
     let hashes = state.requests[request].hashes[from..].iter().rev();
-    hashes.map(|hash| runs.remove(1, SCOPE, ReplicaSlot(replica), [KeyRef::Hash(*hash)])).sum()
+    hashes.map(|hash| runs.remove(SEQUENCE, SCOPE, ReplicaSlot(replica), [KeyRef::Hash(*hash)])).sum()
 }
 
 pub fn look(runs: &Runs, hashes: &[u64], out: &mut Vec<LeadingRun>) {
     runs.leading_runs(SCOPE, &PrefixHashes { hashes, block_size: BLOCK_SIZE }, START_MS - 1, out);
+}
+
+/// A step of the sweep, which drops what replicas held that were cleared. True if it was the last one.
+pub fn sweep(runs: &mut Runs, budget: usize) -> bool {
+    runs.sweep(budget, |_, _, _| true, |_| true).complete
 }

@@ -1,13 +1,13 @@
 //! What the index is measured on: requests as block chains, and the reports that a pool of replicas makes of them.
 //!
 //! Requests come from a trace of 512-token pieces named by number, one JSON object a line with `hash_ids`
-//! (`WARMROUTE_TRACE` names the file), or from [`Workload::generated`], a stand-in of the same shape: every request
-//! begins with one shared piece; three in five are new conversations, the others go on from an earlier request, mostly a
-//! recent one, keep some of its pieces and add new ones; lengths are drawn from the trace's quantiles. [`Shape`] states
-//! both.
+//! (`WARMROUTE_TRACE` names the file), or from [`Workload::generated`], a [stand-in](generated) of the same shape. [`Shape`]
+//! states both, [`Workload::state_and_check`] compares them.
 //!
 //! Request `i` is served by replica `i % replicas`, which reports the blocks that it did not hold yet as one event.
 //! Nothing is ever evicted.
+
+mod generated;
 
 use std::collections::{HashMap, HashSet};
 
@@ -38,6 +38,7 @@ pub struct Event {
 }
 
 /// Requests and events, up to a number of (block, replica) pairs.
+#[derive(Default)]
 pub struct State {
     pub requests: Vec<Request>,
     pub events: Vec<Event>,
@@ -80,14 +81,6 @@ impl Random {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Draws from a distribution given by its quantiles, with straight lines between.
-    fn quantile(&mut self, points: &[(f64, f64)]) -> usize {
-        let at = self.unit();
-        let pair = points.windows(2).find(|pair| at < pair[1].0).unwrap_or(&points[points.len() - 2..]);
-        let (low, high) = (pair[0], pair[1]);
-        (low.1 + (high.1 - low.1) * (at - low.0) / (high.0 - low.0)).round() as usize
-    }
-
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for at in (1..items.len()).rev() {
             items.swap(at, self.below(at + 1));
@@ -96,6 +89,16 @@ impl Random {
 }
 
 impl Workload {
+    /// Requests by their pieces.
+    pub fn of(name: &'static str, requests: Vec<Vec<u32>>) -> Workload {
+        Workload { name, requests }
+    }
+
+    /// The pieces of each request.
+    pub fn requests(&self) -> &[Vec<u32>] {
+        &self.requests
+    }
+
     /// The trace that `WARMROUTE_TRACE` names, if any.
     pub fn trace() -> Option<Workload> {
         let path = std::env::var_os("WARMROUTE_TRACE")?;
@@ -106,52 +109,6 @@ impl Workload {
             ids.iter().map(|id| id.as_u64().expect("a number") as u32).collect()
         });
         Some(Workload { name: "trace", requests: requests.collect() })
-    }
-
-    /// A stand-in for the conversation trace.
-    pub fn generated(requests: usize) -> Workload {
-        const NEW: &[(f64, f64)] = &[
-            (0.0, 2.0),
-            (0.1, 2.0),
-            (0.25, 3.0),
-            (0.5, 11.0),
-            (0.75, 26.0),
-            (0.9, 50.0),
-            (0.95, 76.0),
-            (0.99, 176.0),
-            (1.0, 247.0),
-        ];
-        const ADDED: &[(f64, f64)] =
-            &[(0.0, 0.0), (0.05, 1.0), (0.25, 2.0), (0.5, 2.0), (0.75, 7.0), (0.9, 20.0), (0.99, 53.0), (1.0, 120.0)];
-        const BACK: &[(f64, f64)] = &[
-            (0.0, 5.0),
-            (0.1, 141.0),
-            (0.25, 229.0),
-            (0.5, 422.0),
-            (0.75, 901.0),
-            (0.9, 1660.0),
-            (0.99, 5101.0),
-            (1.0, 10_514.0),
-        ];
-        let mut random = Random(20);
-        let mut next_piece = 1;
-        let mut made: Vec<Vec<u32>> = Vec::with_capacity(requests);
-        for number in 0..requests {
-            let earlier = number.checked_sub(random.quantile(BACK)).filter(|_| random.unit() < 0.45);
-            let (mut pieces, added) = match earlier.map(|earlier| &made[earlier]).filter(|earlier| earlier.len() > 2) {
-                Some(earlier) => {
-                    // The last piece of a request is not full, so it is another one in the next.
-                    let kept =
-                        if random.unit() < 0.88 { earlier.len() - 1 } else { 2 + random.below(earlier.len() - 2) };
-                    (earlier[..kept].to_vec(), random.quantile(ADDED))
-                }
-                None => (vec![0], random.quantile(NEW) - 1),
-            };
-            pieces.extend((0..added as u32).map(|piece| next_piece + piece));
-            next_piece += added as u32;
-            made.push(pieces);
-        }
-        Workload { name: "generated", requests: made }
     }
 
     pub fn shape(&self) -> Shape {
@@ -189,7 +146,7 @@ impl Workload {
         let mut state = State { requests: Vec::new(), events: Vec::new(), pairs: 0 };
         let mut held: HashMap<(u32, u64), ()> = HashMap::new();
         for (number, pieces) in self.requests.iter().enumerate() {
-            let request = Request::new(pieces);
+            let request = Request::of_pieces(pieces);
             let replica = number as u32 % replicas;
             // A replica's holdings are closed under prefixes here, so the last piece of each prefix says it all.
             let ends = request.hashes.chunks(PIECE_BLOCKS).map(|piece| *piece.last().expect("a full piece"));
@@ -209,7 +166,8 @@ impl Workload {
 }
 
 impl Request {
-    fn new(pieces: &[u32]) -> Request {
+    /// The blocks of these pieces.
+    pub fn of_pieces(pieces: &[u32]) -> Request {
         let blocks = pieces.iter().flat_map(|piece| {
             let mut random = Random(u64::from(*piece) << 8);
             std::iter::repeat_with(move || random.next()).take(PIECE_BLOCKS)

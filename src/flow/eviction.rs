@@ -15,7 +15,7 @@ use crate::host::Host;
 use crate::index::Index;
 use crate::index::log::Head;
 use crate::index::victims::{Order, Prefixes, Victim};
-use crate::observation::{Observation, ReplicaSlot, Scope, ScopeSlot};
+use crate::observation::{Observation, RESERVED_TENANT, ReplicaSlot, Scope, ScopeSlot};
 use crate::routing::policy::{Eviction, Policy};
 
 /// Pairs, or blocks with all their holders, that go with one commit.
@@ -61,8 +61,8 @@ impl Evictor {
         }
     }
 
-    /// Goes on with the orders, and commits what has to go, until `until_ns`. Pairs of generations that `superseded` names do
-    /// not count for the cap: they are about to end.
+    /// Goes on with the orders, and commits what has to go, until `until_ns`. For the cap neither pairs of generations that
+    /// `superseded` names count, which are about to end, nor those of the reserved tenant.
     ///
     /// # Errors
     /// When another VM leads.
@@ -192,8 +192,10 @@ impl Orders {
 
 impl Excess {
     fn of(index: &Index, config: &FilterConfig, superseded: &[ReplicaSlot]) -> Excess {
-        let ending: u64 = superseded.iter().map(|replica| index.pairs_of(*replica)).sum();
-        let counted = index.pairs().saturating_sub(ending);
+        let reserved = index.dictionary().members_of_tenant(RESERVED_TENANT);
+        let reserved = reserved.filter(|replica| !superseded.contains(replica));
+        let uncounted = superseded.iter().copied().chain(reserved).map(|replica| index.pairs_of(replica)).sum();
+        let counted = index.pairs().saturating_sub(uncounted);
         Excess {
             pairs: counted.saturating_sub(config.limits.max_index_entries as u64),
             memory: index.size().bytes > config.limits.max_index_bytes as u64,

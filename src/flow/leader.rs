@@ -107,7 +107,7 @@ impl Leader {
 
     /// Gives the stream up. What was heard and not committed is asked for again.
     pub fn stop_observing(&mut self, host: &impl Host) {
-        self.inbox.unregister();
+        self.inbox.give_up(host);
         if let LeadStage::Ready(ready) = &mut self.stage {
             ready.observer.give_up(host);
             self.stage = LeadStage::beginning();

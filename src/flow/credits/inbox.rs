@@ -25,9 +25,11 @@ const PAUSE_TICKS: u32 = 10;
 /// Ticks without its being found empty after which the queue is emptied.
 const PATIENCE_TICKS: u32 = 30;
 /// How long a tick may take credits out and commit them, but for what one part takes and one commit.
-const COUNT_NS: u64 = 300_000;
+const COUNT_NS: u64 = 500_000;
 /// How long a tick may empty the queue.
 const EMPTY_NS: u64 = 500_000;
+/// Batches dropped between two looks at the clock, and so at least in a tick: no fewer than workers send.
+const EMPTY_STEP: u64 = 64;
 /// Bytes that a part takes in a segment beside its keys and counts, about.
 const PART_BYTES: usize = 48;
 
@@ -65,9 +67,11 @@ enum Next {
 // === impl Inbox ===
 
 impl Inbox {
-    /// The root context that registered the queue is done: another must.
-    pub fn unregister(&mut self) {
+    /// This VM leads no longer, or the root context that registered the queue is done and another must: gives up what was
+    /// taken out of it.
+    pub fn give_up(&mut self, host: &impl Host) {
         self.queue = None;
+        self.lose_taken(host, "deposed");
     }
 
     /// Once a tick: registers the queue, and keeps it from growing.
@@ -79,12 +83,17 @@ impl Inbox {
         }
         let until_ns = host.now_ns().saturating_add(EMPTY_NS);
         let mut dropped = 0;
-        while host.now_ns() < until_ns {
+        let is_empty = loop {
             if self.queue.and_then(|queue| host.dequeue(queue)).is_none() {
-                self.ticks = 0;
-                break;
+                break true;
             }
             dropped += 1;
+            if dropped % EMPTY_STEP == 0 && host.now_ns() >= until_ns {
+                break false;
+            }
+        };
+        if is_empty {
+            self.ticks = 0;
         }
         if dropped > 0 {
             host.count(&metrics::credit_batches_dropped("too_many"), dropped);
@@ -124,13 +133,13 @@ impl Inbox {
                 is_over |= host.now_ns() >= until_ns;
             }
             if lost > 0 {
-                host.count(&metrics::credits_lost("not_held"), lost);
+                metrics::count_credits_lost(host, metrics::NOT_HELD, lost);
             }
             if counting.records.is_empty() {
                 continue;
             }
             if lease.commit(host, keys, follower, counting.records, |_| {}).is_err() {
-                host.count(&metrics::credits_lost("deposed"), counting.credits);
+                metrics::count_credits_lost(host, "deposed", counting.credits);
                 return Err(Deposed);
             }
             host.count(metrics::CREDITS, counting.credits);
@@ -160,9 +169,15 @@ impl Inbox {
 
     /// Drops what is in the numbers of another life of the log.
     fn belongs_to(&mut self, host: &impl Host, incarnation: Incarnation) {
-        if self.incarnation.replace(incarnation) != Some(incarnation) && !self.taken.is_empty() {
+        if self.incarnation.replace(incarnation) != Some(incarnation) {
+            self.lose_taken(host, "other_log");
+        }
+    }
+
+    fn lose_taken(&mut self, host: &impl Host, kind: &str) {
+        if !self.taken.is_empty() {
             let lost = self.taken.drain(..).map(|part| credits_of(&part)).sum();
-            host.count(&metrics::credits_lost("other_log"), lost);
+            metrics::count_credits_lost(host, kind, lost);
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::observation::ScopeSlot;
 /// A report whose place in a chain is not known, and that is shorter, does not get a run of its own.
 const SHORT_REPORT: usize = 8;
 /// Blocks whose places are read ahead.
-const BATCH: usize = 16;
+const BATCH: usize = 32;
 
 /// What became of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Runs {
         while let Some((key, hash, count)) = batch.next(&mut blocks, report.scope) {
             let known = before.and_then(|before| self.following(before, key));
             if known.is_none() {
-                batch.touch(&self.places);
+                batch.touch(&mut self.places);
             }
             let coming = 1 + batch.left() + blocks.len();
             let place = known.or_else(|| self.place(report, holder, before, (key, hash), coming));
@@ -184,7 +184,7 @@ impl<'k> Batch<'k> {
         scope: ScopeSlot,
     ) -> Option<(KeyRef<'k>, u64, u32)> {
         if self.next == self.len {
-            *self = Batch::default();
+            (self.len, self.next, self.touched) = (0, 0, false);
             for (slot, (key, count)) in self.blocks.iter_mut().zip(blocks) {
                 *slot = (key, key.hash(scope), count);
                 self.len += 1;
@@ -201,7 +201,7 @@ impl<'k> Batch<'k> {
 
     /// Has the places of what is left in cache soon. Only once a batch.
     #[inline]
-    fn touch(&mut self, places: &Places) {
+    fn touch(&mut self, places: &mut Places) {
         if !self.touched {
             self.touched = true;
             let left = self.blocks.get(self.next..self.len).unwrap_or_default();

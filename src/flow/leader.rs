@@ -28,6 +28,8 @@ const UNREADABLE_TICKS: u32 = 50;
 const LONG_AGO_MS: u64 = 1;
 /// Everything is swept once in this time, about.
 const SWEEP_MS: u64 = 30_000;
+/// Pairs of a few messages.
+const AHEAD_PAIRS: u64 = 16_384;
 /// Runs, stretches and blocks dropped between two looks at the clock.
 const SWEEP_STEP: usize = 256;
 /// A committed message's worth of changes waits at most until the next tick; alone, it is committed at once if the last
@@ -171,12 +173,7 @@ impl Leader {
                 checkpoint: Checkpoint::new(index, head),
                 scrub: Scrub::default(),
                 unreadable_to: 0,
-                ingest: Ingest::new(
-                    head,
-                    index,
-                    config.limits.max_index_entries as u64,
-                    config.freshness.stale_after_ms,
-                ),
+                ingest: Ingest::new(head, index, ceiling(&config.limits), config.freshness.stale_after_ms),
                 pager: Pager::new(index.pages(), config.limits.max_index_entries as u64),
                 evictor: Evictor::default(),
                 observer: Observer::new(),
@@ -416,6 +413,13 @@ pub fn aged(heard_ms: u64, now_ms: u64, stale_after_ms: u64) -> u64 {
         Some(silent_ms) if silent_ms > stale_after_ms => heard_ms.min(LONG_AGO_MS),
         Some(_) => heard_ms,
     }
+}
+
+/// Pairs that the index takes while what is too much cannot go yet: a quarter more than its cap, and what a few messages
+/// bring.
+fn ceiling(limits: &Limits) -> u64 {
+    let cap = limits.max_index_entries as u64;
+    cap.saturating_add(cap / 4).saturating_add(AHEAD_PAIRS)
 }
 
 /// The head of a log that begins now.

@@ -210,7 +210,18 @@ impl Ingest {
 
     /// Generations that a newer one is about to end.
     pub fn superseded(&self) -> Vec<ReplicaSlot> {
-        self.replaced.keys().copied().collect()
+        let mut superseded: Vec<ReplicaSlot> = self.replaced.keys().copied().collect();
+        // Those of before the reset that is under way, as far as they have been announced again.
+        if let Some(before) = &self.resetting {
+            let announced: HashSet<&Member> = self.replicas.values().map(|published| &published.member).collect();
+            let again = before.generations.iter().filter(|(_, member)| announced.contains(member));
+            superseded.extend(again.map(|(replica, _)| *replica));
+            let current: HashSet<ReplicaSlot> = self.replicas.values().map(|published| published.slot).collect();
+            superseded.retain(|replica| !current.contains(replica));
+            superseded.sort_unstable();
+            superseded.dedup();
+        }
+        superseded
     }
 
     /// Whether the index takes more than it may hold, since what is too much then goes.

@@ -98,7 +98,7 @@ impl Order {
 
     /// Takes in what has changed.
     pub fn note(&mut self, index: &Index, changes: &[Change], is_lfu: impl Fn(&Scope) -> bool) {
-        for change in changes {
+        for change in changes.iter().filter(|change| !change.left_behind) {
             let Some((scope, _)) = index.runs().run(change.run) else { continue };
             let counts = self.counts(index, scope, &is_lfu);
             self.buckets.add(rank(counts, change.access_count, change.last_seen_ms), change.run);

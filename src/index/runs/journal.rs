@@ -15,6 +15,8 @@ pub struct Change {
     pub access_count: u32,
     /// When the blocks were last reported, Unix time in ms.
     pub last_seen_ms: u64,
+    /// Nothing changed for this replica: another one lost some of the blocks.
+    pub left_behind: bool,
 }
 
 /// Consecutive blocks of a run that a replica holds in the same way.
@@ -44,10 +46,22 @@ impl Journal {
         let of_holder = stretches.get(of_holder(stretches, holder)).unwrap_or_default();
         let touched = of_holder.iter().filter(|stretch| stretch.from() < blocks.end && blocks.start < stretch.until());
         for stretch in touched {
-            let change = Change { run, access_count: stretch.access_count, last_seen_ms: stretch.last_seen_ms() };
-            if self.0.last() != Some(&change) {
-                self.0.push(change);
-            }
+            self.push(run, stretch, false);
+        }
+    }
+
+    /// Some replica no longer has these blocks of a run; others may be the newest holders now.
+    pub fn note_loss(&mut self, run: u32, stretches: &[Stretch], blocks: &Range<usize>) {
+        for stretch in stretches.iter().filter(|left| left.from() < blocks.end && blocks.start < left.until()) {
+            self.push(run, stretch, true);
+        }
+    }
+
+    fn push(&mut self, run: u32, stretch: &Stretch, left_behind: bool) {
+        let (access_count, last_seen_ms) = (stretch.access_count, stretch.last_seen_ms());
+        let change = Change { run, access_count, last_seen_ms, left_behind };
+        if self.0.last() != Some(&change) {
+            self.0.push(change);
         }
     }
 }

@@ -124,6 +124,9 @@ impl Runs {
         let after = run.held_blocks();
         let sparse = run.is_sparse();
         recount(&mut self.keys, scope, before, after);
+        if let Some(journal) = &mut self.journal {
+            journal.note_loss(number, &run.stretches, &lost);
+        }
         if sparse {
             self.squeeze(number);
         }

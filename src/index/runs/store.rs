@@ -10,7 +10,8 @@ use crate::index::runs::table::Place;
 use crate::index::runs::{Report, Runs, recount};
 use crate::observation::ScopeSlot;
 
-/// A report whose place in a chain is not known, and that is shorter, does not get a run of its own.
+/// A report whose place in a chain is not known, and that is shorter, does not get a run of its own, unless its blocks are
+/// known to follow each other.
 const SHORT_REPORT: usize = 8;
 /// Blocks whose places are read ahead.
 const BATCH: usize = 32;
@@ -107,7 +108,7 @@ impl Runs {
         let follows = before.map(|before| Place { at: before.at + 1, ..before });
         let run = match follows.filter(|next| self.takes(report, next, key)) {
             Some(next) => next.run,
-            None if before.is_none() && coming < SHORT_REPORT => self.loose_run(report, holder, key)?,
+            None if before.is_none() && is_loose(report, coming) => self.loose_run(report, holder, key)?,
             None => self.new_run(report, report.chained, key)?,
         };
         let to = self.slab.get_mut(run)?;
@@ -165,6 +166,11 @@ impl Runs {
         self.slab.weigh(number);
         new as u64
     }
+}
+
+/// Whether a report with no block before it, of which `coming` blocks are left, is nothing but single blocks.
+fn is_loose(report: &Report<'_>, coming: usize) -> bool {
+    coming < if report.chained { 2 } else { SHORT_REPORT }
 }
 
 // === impl Batch ===

@@ -148,7 +148,9 @@ fn what_is_missed_and_what_is_refused_is_known() {
     let mut pool = Pool::new(1);
     pool.config.limits.max_index_entries = 2;
     pool.tick_all(3);
-    pool.reset(&[1, 2, 3, 4, 5]);
+    // What is too much for the cap goes; what is more than the index takes meanwhile is refused.
+    let most = 2 + 16_384;
+    pool.reset(&(1..=most + 3).collect::<Vec<_>>());
     pool.tick_all(1);
     let missing = |pool: &Pool, undercount| pool.counted(&metrics::known_undercount(undercount));
     let full = Undercount::Refused(Refusal::Full);

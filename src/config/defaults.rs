@@ -89,7 +89,7 @@ pub const MAX_INDEX_BYTES: u64 = 512 * 1024 * 1024;
 /// Allowed `limits.max_index_bytes`: up to a VM's 1 GiB without 128 MiB for everything else.
 pub const MAX_INDEX_BYTES_RANGE: RangeInclusive<u64> = 1024 * 1024..=896 * 1024 * 1024;
 /// Allowed `limits.lfu_half_life` in ms; absent, the counters of an LFU policy never age, as in the contract.
-pub const LFU_HALF_LIFE_MS_RANGE: RangeInclusive<u64> = 1_000..=24 * 24 * 60 * 60 * 1000;
+pub const LFU_HALF_LIFE_MS_RANGE: RangeInclusive<u64> = 60_000..=24 * 24 * 60 * 60 * 1000;
 /// Allowed `quotas.<tenant>`, in distinct blocks; 0 admits nothing.
 pub const QUOTA_RANGE: RangeInclusive<u64> = 0..=64_000_000;
 /// `limits.pages`: parts in which the index is kept in shared data: about 4,000 pairs in each at the default cap.

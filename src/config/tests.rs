@@ -325,12 +325,12 @@ fn limits_and_quotas_are_checked_against_what_a_vm_can_hold() {
         ),
         (r#""limits":{"pages":32769}"#, "limits.pages is 32769, allowed: a whole number from 1 to 32768"),
         (
-            r#""limits":{"lfu_half_life":"999ms"}"#,
-            r#"limits.lfu_half_life is "999ms", allowed: a duration such as "30m" or "1h30m", from 1000ms to 576h (24 days)"#,
+            r#""limits":{"lfu_half_life":"59s"}"#,
+            r#"limits.lfu_half_life is "59s", allowed: a duration such as "30m" or "1h30m", from 60000ms to 576h (24 days)"#,
         ),
         (
             r#""limits":{"lfu_half_life":600}"#,
-            r#"limits.lfu_half_life is 600, allowed: a duration such as "30m" or "1h30m", from 1000ms to 576h (24 days)"#,
+            r#"limits.lfu_half_life is 600, allowed: a duration such as "30m" or "1h30m", from 60000ms to 576h (24 days)"#,
         ),
         (r#""quotas":{"t":-1}"#, "quotas.t is -1, allowed: a whole number from 0 to 64000000"),
         (r#""quotas":{"t":null}"#, "quotas.t is null, allowed: a whole number from 0 to 64000000"),

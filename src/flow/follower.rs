@@ -106,6 +106,14 @@ impl Follower {
         self.copy_of(head).map(|copy| &copy.index)
     }
 
+    /// As [`Follower::index_of`], for what is kept beside it.
+    pub fn index_mut_of(&mut self, head: &Head) -> Option<&mut Index> {
+        let built = self.building.as_mut().filter(|building| matches!(building.stage, Stage::Log { .. }));
+        let copies = self.serving.iter_mut().chain(built.map(|building| &mut building.copy));
+        let mut copies = copies.filter(|copy| copy.incarnation == head.incarnation && copy.applied == head.last);
+        copies.next().map(|copy| &mut copy.index)
+    }
+
     /// How often an index was built so far.
     pub fn catch_ups(&self) -> CatchUps {
         self.catch_ups

@@ -56,6 +56,8 @@ pub struct Ingest {
     queued_bytes: usize,
     queued_pairs: u64,
     max_pairs: u64,
+    /// What is too much goes: the index takes more than `max_pairs`.
+    evicts: bool,
     refused: Refused,
 }
 
@@ -169,6 +171,7 @@ impl Ingest {
             queued_bytes: 0,
             queued_pairs: 0,
             max_pairs,
+            evicts: false,
             refused: Refused::default(),
         };
         if head.hub_epoch != 0 {
@@ -203,6 +206,16 @@ impl Ingest {
     /// Forgets the position: the next subscription starts from nothing.
     pub fn start_over(&mut self) {
         self.position = None;
+    }
+
+    /// Generations that a newer one is about to end.
+    pub fn superseded(&self) -> Vec<ReplicaSlot> {
+        self.replaced.keys().copied().collect()
+    }
+
+    /// Whether the index takes more than it may hold, since what is too much then goes.
+    pub fn evicts(&mut self, evicts: bool) {
+        self.evicts = evicts;
     }
 
     /// Takes what was refused since the last call.
@@ -366,6 +379,9 @@ impl Ingest {
     /// How many pairs more the index takes once what is queued and `records` are in it. What a newer generation is about
     /// to end takes no room from what replaces it.
     fn room(&self, index: &Index, records: &[Observation]) -> u64 {
+        if self.evicts {
+            return u64::MAX;
+        }
         let current = self.replicas.values().filter(|published| !published.superseded);
         let held: u64 = current.map(|published| index.pairs_of(published.slot)).sum();
         self.max_pairs.saturating_sub(held + self.queued_pairs + pairs_of(records))

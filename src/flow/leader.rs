@@ -3,12 +3,15 @@
 //! A new leader first catches up with the log. Then it keeps the stream to the hub open, commits what it hears, rewrites
 //! pages so that the ring can go on, mends what others wrote over, and renews the lease every tick. [`Deposed`] ends it.
 
+use std::collections::BTreeMap;
+
 use super::credits::{Inbox, Outbox};
+use super::eviction::{Evictor, policy};
 use super::follower::Follower;
 use super::ingest::{Heard, Ingest, Refused};
 use super::keys::Keys;
 use super::lease::{Checkpoint, Deposed, Lease, set_position};
-use super::metrics::{self, Refusal, Undercount};
+use super::metrics::{self, Evicted, Refusal, Undercount};
 use super::observer::Observer;
 use super::pager::Pager;
 use super::scrub::Scrub;
@@ -16,6 +19,7 @@ use crate::config::{FilterConfig, Limits};
 use crate::host::{Host, Level, StreamToken};
 use crate::index::log::{Head, Incarnation};
 use crate::observation::Subscription;
+use crate::routing::policy::Eviction;
 use crate::wire;
 
 /// Ticks without progress after which a leader gives a log up that it cannot read.
@@ -53,6 +57,7 @@ struct Ready {
     unreadable_to: u64,
     ingest: Ingest,
     pager: Pager,
+    evictor: Evictor,
     observer: Observer,
     committed_ms: u64,
     refused: Refused,
@@ -102,7 +107,7 @@ impl Leader {
 
     /// Gives the stream up. What was heard and not committed is asked for again.
     pub fn stop_observing(&mut self, host: &impl Host) {
-        self.inbox.unregister();
+        self.inbox.give_up(host);
         if let LeadStage::Ready(ready) = &mut self.stage {
             ready.observer.give_up(host);
             self.stage = LeadStage::beginning();
@@ -133,19 +138,17 @@ impl Leader {
             }
             LeadStage::Ready(ready) => {
                 ready.keep_observing(host, config);
-                ready.commit_queued(host, keys, &mut self.lease, follower, &config.limits, until_ns)?;
+                ready.commit_queued(host, keys, &mut self.lease, follower, config, until_ns)?;
                 follower.serve_what_is_built(self.lease.head());
                 ready.scrub(host, keys, &mut self.lease, follower)?;
                 ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
                 ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
                 ready.report(host, &self.lease, follower);
-                sweep(
-                    host,
-                    follower,
-                    self.lease.head(),
-                    config,
-                    until_ns.saturating_add(config.limits.max_step_ns() / 4),
-                );
+                let until_ns = until_ns.saturating_add(config.limits.max_step_ns() / 4);
+                let expired = sweep(host, follower, self.lease.head(), config, until_ns);
+                for (algorithm, pairs) in expired.into_values() {
+                    metrics::count_evictions(host, algorithm, Evicted::Ttl, pairs);
+                }
                 Ok(())
             }
         }
@@ -175,6 +178,7 @@ impl Leader {
                     config.freshness.stale_after_ms,
                 ),
                 pager: Pager::new(index.pages(), config.limits.max_index_entries as u64),
+                evictor: Evictor::default(),
                 observer: Observer::new(),
                 committed_ms: 0,
                 refused: Refused::default(),
@@ -238,7 +242,7 @@ impl Leader {
         let due = now_ms.saturating_sub(ready.committed_ms) >= COMMIT_PAUSE_MS;
         if due || ready.ingest.queued_bytes() >= config.limits.segment_bytes {
             let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns());
-            ready.commit_queued(host, keys, &mut self.lease, follower, &config.limits, until_ns)?;
+            ready.commit_queued(host, keys, &mut self.lease, follower, config, until_ns)?;
         }
         Ok(())
     }
@@ -276,12 +280,13 @@ impl Ready {
         keys: &Keys,
         lease: &mut Lease,
         follower: &mut Follower,
-        limits: &Limits,
+        config: &FilterConfig,
         until_ns: u64,
     ) -> Result<(), Deposed> {
+        self.evict(host, keys, lease, follower, config, until_ns)?;
         while lease.has_room()
             && follower.index_of(lease.head()).is_some()
-            && let Some(batch) = self.ingest.take_batch(limits.segment_bytes)
+            && let Some(batch) = self.ingest.take_batch(config.limits.segment_bytes)
         {
             let (next_replica, next_scope) = self.ingest.next_numbers();
             let change = |head: &mut Head| {
@@ -294,7 +299,9 @@ impl Ready {
             } else {
                 let Some(index) = follower.index_of(lease.head()) else { break };
                 let records = self.pager.name_pages(index, batch.records);
+                self.evictor.committed(&records);
                 lease.commit(host, keys, follower, records, change)?;
+                self.evict(host, keys, lease, follower, config, until_ns)?;
             }
             self.committed_ms = host.now_ms();
             self.observer.acknowledge(host, batch.heard.stream, batch.number);
@@ -302,6 +309,21 @@ impl Ready {
                 break;
             }
         }
+        Ok(())
+    }
+
+    fn evict(
+        &mut self,
+        host: &impl Host,
+        keys: &Keys,
+        lease: &mut Lease,
+        follower: &mut Follower,
+        config: &FilterConfig,
+        until_ns: u64,
+    ) -> Result<(), Deposed> {
+        let superseded = self.ingest.superseded();
+        self.evictor.step(host, keys, lease, follower, (config, &superseded), until_ns)?;
+        self.ingest.evicts(self.evictor.is_ready());
         Ok(())
     }
 
@@ -372,6 +394,8 @@ impl Ready {
         host.gauge(metrics::PAGES, self.scrub.pages().values());
         if let Some(index) = follower.index_of(lease.head()) {
             host.gauge(metrics::INDEX_PAIRS, index.pairs());
+            host.gauge(metrics::INDEX_HOLDERS, index.replicas_holding() as u64);
+            host.gauge(metrics::INDEX_BYTES, index.size().bytes);
         }
         let refused = self.ingest.take_refused();
         if refused.full > 0 && self.refused.full == 0 {
@@ -400,19 +424,32 @@ pub fn new_log(host: &impl Host, term: u64, limits: &Limits) -> Head {
 }
 
 /// Sweeps a tick's share of the index, if everything that `head` covers is applied: what has ended, and what is older
-/// than its tenant's policy lets it count.
-pub fn sweep(host: &impl Host, follower: &mut Follower, head: &Head, config: &FilterConfig, until_ns: u64) {
-    let Some(index) = follower.sweepable(head) else { return };
+/// than its tenant's policy lets it count. Returns how many pairs went by age, by algorithm.
+pub fn sweep(
+    host: &impl Host,
+    follower: &mut Follower,
+    head: &Head,
+    config: &FilterConfig,
+    until_ns: u64,
+) -> BTreeMap<&'static str, (Eviction, u64)> {
+    let mut expired = BTreeMap::new();
+    let Some(index) = follower.sweepable(head) else { return expired };
     let now_ms = host.now_ms();
     let until = index.sweep_share(config.limits.tick_ms, SWEEP_MS);
     while index.sweep_at() < until && host.now_ns() < until_ns {
-        let complete = index.sweep_until(until, SWEEP_STEP, |dictionary, scope, last_seen_ms| {
+        let swept = index.sweep_until(until, SWEEP_STEP, |dictionary, scope, last_seen_ms| {
             let published = |tenant_id: Option<&str>| dictionary.policy(tenant_id);
             let policy = config.policies.effective(&scope.tenant_id, published);
             now_ms.saturating_sub(last_seen_ms) >= policy.eviction_ttl_ms
         });
-        if complete {
+        for (scope, pairs) in swept.by_scope {
+            let Some(scope) = index.dictionary().scope(scope) else { continue };
+            let algorithm = policy(index, config, scope).eviction;
+            expired.entry(algorithm.as_str()).or_insert((algorithm, 0)).1 += pairs;
+        }
+        if swept.complete {
             break;
         }
     }
+    expired
 }

@@ -119,6 +119,20 @@ pub fn evictions(algorithm: Eviction, reason: Evicted) -> String {
     format!("warmroute_evictions_total.algorithm.={algorithm}.;.reason.={}.;", reason.as_str())
 }
 
+/// Counts `credits` that are lost, and hits that the leader does not know of: what is not held any more has none.
+pub fn count_credits_lost(host: &impl Host, kind: &str, credits: u64) {
+    if credits == 0 {
+        return;
+    }
+    host.count(&credits_lost(kind), credits);
+    if kind != NOT_HELD {
+        host.count(&known_undercount(Undercount::CreditsLost), credits);
+    }
+}
+
+/// The kind of credits of blocks that are not held any more.
+pub const NOT_HELD: &str = "not_held";
+
 /// Counts `pairs` that the leader evicted.
 pub fn count_evictions(host: &impl Host, algorithm: Eviction, reason: Evicted, pairs: u64) {
     if pairs > 0 {

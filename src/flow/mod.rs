@@ -5,6 +5,7 @@
 //! commits it. What requests hit goes the other way, as [credits].
 
 pub mod credits;
+pub mod eviction;
 pub mod exchange;
 pub mod follower;
 pub mod ingest;

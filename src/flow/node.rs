@@ -19,6 +19,9 @@ use crate::config::{FilterConfig, Limits};
 use crate::host::{Cas, Host, SharedValue, StreamToken};
 use crate::index::log::Head;
 
+/// The time between two measurements of the index, in ms.
+const MEASURE_MS: u64 = 10_000;
+
 /// A VM's part in the shared log of one domain.
 #[derive(Debug)]
 pub struct Node {
@@ -30,6 +33,8 @@ pub struct Node {
     driver: Option<u32>,
     pace: Pace,
     catching_up: CatchingUp,
+    /// When the index was last measured, Unix time in ms.
+    measured_ms: u64,
     /// That of the last head that the view covers.
     heard_ms: Option<u64>,
     /// What this VM's requests hit.
@@ -86,6 +91,7 @@ impl Node {
             driver: None,
             pace: Pace::default(),
             catching_up: CatchingUp::default(),
+            measured_ms: 0,
             heard_ms: None,
             outbox: Outbox::default(),
         }
@@ -155,6 +161,9 @@ impl Node {
         };
         self.outbox.report(host);
         self.pace.rest(&config.limits, work_is_left);
+        if is_whole {
+            self.measure(host, now_ms);
+        }
         self.catching_up.report(host, self.follower.catch_ups(), started_ns);
         record_step(host, started_ns);
     }
@@ -194,6 +203,18 @@ impl Node {
         }
     }
 
+    /// Tells the memory that the index takes, now and then.
+    fn measure(&mut self, host: &impl Host, now_ms: u64) {
+        // A clock that was set back must not keep it waiting.
+        if now_ms.checked_sub(self.measured_ms).is_some_and(|passed| passed < MEASURE_MS) {
+            return;
+        }
+        if let View::Index(index) = self.follower.view() {
+            self.measured_ms = now_ms;
+            host.record(metrics::VM_INDEX_KIB, index.size().bytes / 1_024);
+        }
+    }
+
     /// Whether it is this root context's ticks that count; without a driver, they do from now on.
     fn is_driven_by(&mut self, host: &impl Host, context: u32) -> bool {
         if self.driver.is_none() && matches!(self.role, Role::Leading(_)) {
@@ -214,10 +235,11 @@ impl Node {
         if let Some((Some(head), _)) = &head
             && self.serves
         {
-            let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns());
+            let step_ns = config.limits.max_step_ns();
+            let until_ns = host.now_ns().saturating_add(step_ns);
             is_behind = !self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
             if is_whole {
-                sweep(host, &mut self.follower, head, config, until_ns.saturating_add(config.limits.max_step_ns() / 4));
+                sweep(host, &mut self.follower, head, config, until_ns.saturating_add(step_ns / 4));
                 self.follower.lag(head).into_iter().for_each(|lag| host.record(metrics::LAG_SEGMENTS, lag));
             }
         }

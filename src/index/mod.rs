@@ -7,10 +7,12 @@
 //! a loaded page already covers changes nothing of what it lists.
 
 pub mod dictionary;
+pub mod hits;
 mod live;
 pub mod log;
 mod names;
 pub mod runs;
+pub mod victims;
 
 use hashbrown::HashSet;
 
@@ -19,11 +21,12 @@ use crate::observation::{
 };
 use crate::request::RequestChain;
 use dictionary::Dictionary;
+use hits::Hits;
 use live::Live;
 use runs::chain::{Blocks, Keys, PrefixHashes};
-use runs::{HeldRun, KeyRef, Report, Runs, Standing};
+use runs::{Change, HeldRun, KeyRef, Report, Runs, Standing};
 
-pub use runs::{Holder, LeadingRun, MAX_PAGES, Size};
+pub use runs::{Holder, LeadingRun, MAX_PAGES, Size, Swept};
 
 /// Who holds what, as of a log sequence.
 #[derive(Clone, Debug)]
@@ -156,6 +159,24 @@ impl Index {
         self.runs.page_pairs(page)
     }
 
+    /// The blocks by runs, for whoever keeps an order of them.
+    pub fn runs(&self) -> &Runs {
+        &self.runs
+    }
+
+    /// The changes since the last call; the first one begins to keep note of them.
+    pub fn take_journal(&mut self) -> Vec<Change> {
+        if !self.runs.keeps_journal() {
+            self.runs.keep_journal(true);
+        }
+        self.runs.take_journal()
+    }
+
+    /// Keeps no note of changes any more.
+    pub fn stop_journal(&mut self) {
+        self.runs.keep_journal(false);
+    }
+
     /// Scopes and replicas.
     pub fn dictionary(&self) -> &Dictionary {
         &self.dictionary
@@ -166,7 +187,7 @@ impl Index {
         self.runs.pairs()
     }
 
-    /// How much there is. Goes over every run: not for the request path.
+    /// How much there is.
     pub fn size(&self) -> Size {
         self.runs.size()
     }
@@ -263,11 +284,11 @@ impl Index {
         scope: ScopeSlot,
         keys: &[BlockKey],
         hits: &[(ReplicaSlot, usize)],
-        by: u32,
+        (by, counting): (u32, Hits),
     ) -> Option<Counted> {
         let counts = |replica, blocks| -> Vec<u32> {
             let held = keys.iter().take(blocks).map_while(|key| self.holder(scope, key, replica));
-            held.map(|holder| holder.access_count.saturating_add(by)).collect()
+            held.map(|holder| counting.add(holder.access_count, by)).collect()
         };
         let replicas = hits.iter().map(|(replica, blocks)| (*replica, counts(*replica, *blocks)));
         let replicas = replicas.filter(|(_, counts)| !counts.is_empty());
@@ -293,10 +314,10 @@ impl Index {
     }
 
     /// Goes on with the sweep for about `budget` steps: drops what has ended, and blocks that `expired` says are too old for
-    /// their scope. True when that was the end of it, so that the next step begins anew.
+    /// their scope. It is complete when that was the end of it, so that the next step begins anew.
     ///
     /// Call it only when every record up to the log's end is applied: before, a generation may not be known yet.
-    pub fn sweep_step(&mut self, budget: usize, expired: impl Fn(&Dictionary, &Scope, u64) -> bool) -> bool {
+    pub fn sweep_step(&mut self, budget: usize, expired: impl Fn(&Dictionary, &Scope, u64) -> bool) -> Swept {
         self.sweep_until(u32::MAX, budget, expired)
     }
 
@@ -306,7 +327,7 @@ impl Index {
         until: u32,
         budget: usize,
         expired: impl Fn(&Dictionary, &Scope, u64) -> bool,
-    ) -> bool {
+    ) -> Swept {
         let dictionary = &self.dictionary;
         let keep = |slot, replica, last_seen_ms| {
             dictionary.replica(replica).is_some()
@@ -318,7 +339,7 @@ impl Index {
             let runs = &self.runs;
             self.unnamed.retain(|scope| runs.keys_of(*scope) > 0);
         }
-        swept.complete
+        swept
     }
 
     /// Where the sweep is.
@@ -341,8 +362,8 @@ impl Index {
     /// Sweeps everything.
     pub fn sweep(&mut self, expired: impl Fn(&Dictionary, &Scope, u64) -> bool) {
         // From the beginning: a sweep that was under way is ended first.
-        while !self.sweep_step(usize::MAX, |_, _, _| false) {}
-        while !self.sweep_step(usize::MAX, &expired) {}
+        while !self.sweep_step(usize::MAX, |_, _, _| false).complete {}
+        while !self.sweep_step(usize::MAX, &expired).complete {}
     }
 
     fn store(&mut self, sequence: u64, stored: &Stored) {

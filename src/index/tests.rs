@@ -256,7 +256,7 @@ fn counted_hits_are_absolute_and_go_into_pages_and_out() {
     let mut leader = index([up(1, "a").to_vec(), vec![stored(1, &[1, 2], 1_000)]].concat());
     let keys: Vec<BlockKey> = [1, 2, 3].map(BlockKey::Hash64).to_vec();
     let hits = [(ReplicaSlot(1), 3), (ReplicaSlot(2), 1)];
-    let counted = leader.counted(SCOPE, &keys, &hits, 2).unwrap();
+    let counted = leader.counted(SCOPE, &keys, &hits, (2, Hits::plain())).unwrap();
     assert_eq!(counted.replicas, [ReplicaCounts { replica: ReplicaSlot(1), counts: vec![2, 2] }]);
     for _ in 0..2 {
         leader.apply(9, Observation::Counted(counted.clone()));
@@ -271,5 +271,5 @@ fn counted_hits_are_absolute_and_go_into_pages_and_out() {
     (0..leader.pages()).for_each(|page| follower.load_page(page, 10, &leader.page_observations(page)));
     follower.apply(9, Observation::Counted(Counted { replicas: vec![], ..counted.clone() }));
     assert_eq!(counts(&follower), counts(&leader));
-    assert_eq!(leader.counted(SCOPE, &keys[2..], &hits, 1), None);
+    assert_eq!(leader.counted(SCOPE, &keys[2..], &hits, (1, Hits::plain())), None);
 }

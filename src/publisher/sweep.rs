@@ -32,7 +32,7 @@ impl Publisher {
         for (scope, key, replica) in expired {
             self.expire(scope, key, replica);
         }
-        let complete = self.index.sweep_until(until, STEP, |_, _, _| false);
+        let complete = self.index.sweep_until(until, STEP, |_, _, _| false).complete;
         if complete {
             self.sweep_members(now_ms);
             let limited: Vec<String> = self.entries.tenants_with_quota().map(str::to_owned).collect();

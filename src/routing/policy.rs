@@ -181,6 +181,18 @@ impl Default for Strategy {
     }
 }
 
+// === impl Eviction ===
+
+impl Eviction {
+    /// `lru` or `lfu`, for metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Eviction::Lru => "lru",
+            Eviction::Lfu => "lfu",
+        }
+    }
+}
+
 // === impl Policies ===
 
 impl Policies {

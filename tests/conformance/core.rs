@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use warmroute::fingerprint::BlockSize;
+use warmroute::index::Index;
 use warmroute::observation::{BlockKey, RESERVED_TENANT, Scope};
 use warmroute::publisher::message as reported;
 use warmroute::publisher::{Publisher, PublisherLimits};
@@ -39,7 +40,8 @@ pub struct Core {
     tokenizer: Option<Tokenizer>,
     ttl_ms: u64,
     lookup_delay_ms: u64,
-    now_ms: u64,
+    /// Unix time in ms.
+    pub now_ms: u64,
 }
 
 /// A time that only what is slow moves, in ms from the call on.
@@ -77,9 +79,9 @@ impl Core {
         core
     }
 
-    fn answer(&self, lookup: &Lookup) -> Answer {
+    /// What `index` answers under `policy`; the rest is as the core is set up.
+    pub fn answer(&self, index: &Index, policy: &Policy, lookup: &Lookup) -> Answer {
         let request = self.request(&lookup.request);
-        let policy = self.publisher.policies().for_tenant(&lookup.request.tenant_id);
         let elapsed = Elapsed { ms: Cell::new(0), deadline_ms: self.deadline_ms(lookup, policy, &request.prompt) };
         let tokenizer = SlowTokenizer { as_set_up: self.tokenizer.as_ref(), elapsed: &elapsed };
         let asked = Cell::new(0);
@@ -92,7 +94,7 @@ impl Core {
             elapsed.is_late()
         };
         let lookup = CoreLookup {
-            index: self.publisher.index(),
+            index,
             policy,
             ranking: &self.ranking,
             tokenizer: &tokenizer,
@@ -113,7 +115,8 @@ impl Core {
         caller.into_iter().chain(own).min().or_else(of_text)
     }
 
-    fn request(&self, request: &Request) -> LookupRequest {
+    /// What is asked for.
+    pub fn request(&self, request: &Request) -> LookupRequest {
         LookupRequest {
             scope: Scope {
                 tenant_id: request.tenant_id.clone(),
@@ -171,27 +174,15 @@ impl Server for Core {
     }
 
     fn lookup(&mut self, lookup: &Lookup) -> Response {
-        if lookup.request.tenant_id == RESERVED_TENANT {
-            return Response { reason_code: ReasonCode::NoHint.as_str().to_owned(), ..Response::default() };
+        if is_reserved(lookup) {
+            return unanswered();
         }
-        let Answer { decision, chain, tokenized } = self.answer(lookup);
-        let consulted = chain.is_some();
-        if let Some(chain) = &chain {
-            self.publisher.credit(&self.request(&lookup.request).scope, chain, &decision.ranked);
+        let policy = self.publisher.policies().for_tenant(&lookup.request.tenant_id);
+        let answer = self.answer(self.publisher.index(), policy, lookup);
+        if let Some(chain) = &answer.chain {
+            self.publisher.credit(&self.request(&lookup.request).scope, chain, &answer.decision.ranked);
         }
-        let scores = decision.ranked.iter().map(|ranked| ReplicaScore {
-            replica_id: ranked.replica_id.to_string(),
-            score: ranked.score,
-            matched_tokens: i32::try_from(ranked.matched_tokens).unwrap_or(i32::MAX),
-            estimated_cache_hit_prob: ranked.hit_probability,
-            tier: ranked.tier.number().into(),
-        });
-        Response {
-            reason_code: decision.reason.as_str().to_owned(),
-            replica_scores: scores.collect(),
-            token_ids: tokenized.unwrap_or_default(),
-            adapter_id: if consulted { lookup.request.adapter_id.clone() } else { String::new() },
-        }
+        response(lookup, answer)
     }
 
     fn cache_state(&mut self, model_id: &str, tenant_id: &str) -> CacheState {
@@ -295,6 +286,36 @@ impl Tokenize for SlowTokenizer<'_> {
     }
 }
 
+// === what the core says, in the contract's words ===
+
+/// Whether a lookup is for the tenant that none is answered for.
+pub fn is_reserved(lookup: &Lookup) -> bool {
+    lookup.request.tenant_id == RESERVED_TENANT
+}
+
+/// The response to such a lookup.
+pub fn unanswered() -> Response {
+    Response { reason_code: ReasonCode::NoHint.as_str().to_owned(), ..Response::default() }
+}
+
+/// The response that an answer is.
+pub fn response(lookup: &Lookup, answer: Answer) -> Response {
+    let Answer { decision, chain, tokenized } = answer;
+    let scores = decision.ranked.iter().map(|ranked| ReplicaScore {
+        replica_id: ranked.replica_id.to_string(),
+        score: ranked.score,
+        matched_tokens: i32::try_from(ranked.matched_tokens).unwrap_or(i32::MAX),
+        estimated_cache_hit_prob: ranked.hit_probability,
+        tier: ranked.tier.number().into(),
+    });
+    Response {
+        reason_code: decision.reason.as_str().to_owned(),
+        replica_scores: scores.collect(),
+        token_ids: tokenized.unwrap_or_default(),
+        adapter_id: if chain.is_some() { lookup.request.adapter_id.clone() } else { String::new() },
+    }
+}
+
 // === what cases say, in the core's words ===
 
 fn prompt(request: &Request) -> PromptInput {
@@ -350,7 +371,8 @@ fn reported_stats(stats: &Stats) -> reported::ReportedStats {
     }
 }
 
-fn scope_of(entry: &Entry) -> Scope {
+/// The scope of an entry.
+pub fn scope_of(entry: &Entry) -> Scope {
     Scope {
         tenant_id: entry.tenant_id.clone(),
         model_id: entry.model_id.clone(),

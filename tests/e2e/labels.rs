@@ -13,7 +13,23 @@ const NAMES: u32 = 1_000;
 
 /// The values that the labels which are not a model's may have; of those of requests, [`series`] tells.
 const VALUES: [(&str, &[&str]); 4] = [
-    ("kind", &["full", "memory", "quota", "too_many_scopes", "future_time"]),
+    (
+        "kind",
+        &[
+            "full",
+            "memory",
+            "quota",
+            "too_many_scopes",
+            "future_time",
+            "no_room",
+            "refused",
+            "not_held",
+            "other_log",
+            "deposed",
+            "too_many",
+            "unreadable",
+        ],
+    ),
     ("algorithm", &["lru", "lfu"]),
     ("reason", &["cap", "quota", "ttl", "memory", "full", "too_many_scopes", "credits_lost", "gap"]),
     ("followed", &["first", "other", "none"]),

@@ -39,6 +39,17 @@ struct Held {
     last_seen_ms: u64,
 }
 
+/// A block at a generation that has not ended.
+#[derive(Clone, Debug)]
+pub struct Block {
+    pub scope: ScopeSlot,
+    pub key: BlockKey,
+    pub replica: ReplicaSlot,
+    pub tier: Tier,
+    pub token_count: u32,
+    pub last_seen_ms: u64,
+}
+
 /// A leading run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -191,6 +202,41 @@ impl Reference {
             }
             RequestChain::Prefixes { .. } => panic!("requests bring their keys"),
         }
+    }
+
+    /// All that generations hold that have not ended, in scopes that have a name.
+    #[allow(dead_code, reason = "not every test that includes this compares whole states")]
+    pub fn blocks(&self) -> Vec<Block> {
+        let known = self.held.iter().filter(|((scope, _, replica), _)| {
+            self.scopes.contains_key(scope) && self.generations.contains_key(replica)
+        });
+        let block = |((scope, key, replica), held): (&(ScopeSlot, BlockKey, ReplicaSlot), &Held)| Block {
+            scope: *scope,
+            key: key.clone(),
+            replica: *replica,
+            tier: held.tier,
+            token_count: held.token_count,
+            last_seen_ms: held.last_seen_ms,
+        };
+        known.map(block).collect()
+    }
+
+    /// What a scope's number stands for.
+    #[allow(dead_code, reason = "as blocks")]
+    pub fn scope(&self, slot: ScopeSlot) -> Option<&Scope> {
+        self.scopes.get(&slot)
+    }
+
+    /// The replica of a generation that has not ended, and whether the generation counts.
+    #[allow(dead_code, reason = "as blocks")]
+    pub fn generation(&self, slot: ReplicaSlot) -> Option<(&Member, bool)> {
+        self.generations.get(&slot).map(|generation| (&generation.member, generation.complete))
+    }
+
+    /// The generations of a replica that have not ended, oldest first.
+    #[allow(dead_code, reason = "as blocks")]
+    pub fn generations(&self, member: &Member) -> Vec<ReplicaSlot> {
+        self.generations.iter().filter(|(_, known)| known.member == *member).map(|(slot, _)| *slot).collect()
     }
 
     /// Replicas that count and hold anything under this tenant; this model of it; this hash scheme of that.

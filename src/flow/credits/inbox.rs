@@ -16,7 +16,8 @@ use crate::flow::lease::{Deposed, Lease};
 use crate::flow::metrics;
 use crate::host::{Host, QueueToken};
 use crate::index::Index;
-use crate::index::log::{Credits, Incarnation};
+use crate::index::hits::Hits;
+use crate::index::log::{Credits, Head, Incarnation};
 use crate::observation::{BlockKey, Counted, Observation, ReplicaSlot, ScopeSlot};
 
 /// Ticks from when the queue was found empty until it is looked into again: a commit takes a slot of the ring.
@@ -24,9 +25,11 @@ const PAUSE_TICKS: u32 = 10;
 /// Ticks without its being found empty after which the queue is emptied.
 const PATIENCE_TICKS: u32 = 30;
 /// How long a tick may take credits out and commit them, but for what one part takes and one commit.
-const COUNT_NS: u64 = 300_000;
+const COUNT_NS: u64 = 500_000;
 /// How long a tick may empty the queue.
 const EMPTY_NS: u64 = 500_000;
+/// Batches dropped between two looks at the clock, and so at least in a tick: no fewer than workers send.
+const EMPTY_STEP: u64 = 64;
 /// Bytes that a part takes in a segment beside its keys and counts, about.
 const PART_BYTES: usize = 48;
 
@@ -64,9 +67,11 @@ enum Next {
 // === impl Inbox ===
 
 impl Inbox {
-    /// The root context that registered the queue is done: another must.
-    pub fn unregister(&mut self) {
+    /// This VM leads no longer, or the root context that registered the queue is done and another must: gives up what was
+    /// taken out of it.
+    pub fn give_up(&mut self, host: &impl Host) {
         self.queue = None;
+        self.lose_taken(host, "deposed");
     }
 
     /// Once a tick: registers the queue, and keeps it from growing.
@@ -78,12 +83,17 @@ impl Inbox {
         }
         let until_ns = host.now_ns().saturating_add(EMPTY_NS);
         let mut dropped = 0;
-        while host.now_ns() < until_ns {
+        let is_empty = loop {
             if self.queue.and_then(|queue| host.dequeue(queue)).is_none() {
-                self.ticks = 0;
-                break;
+                break true;
             }
             dropped += 1;
+            if dropped % EMPTY_STEP == 0 && host.now_ns() >= until_ns {
+                break false;
+            }
+        };
+        if is_empty {
+            self.ticks = 0;
         }
         if dropped > 0 {
             host.count(&metrics::credit_batches_dropped("too_many"), dropped);
@@ -108,6 +118,7 @@ impl Inbox {
             return Ok(());
         }
         let until_ns = host.now_ns().saturating_add(COUNT_NS);
+        let hits = counting(limits, lease.head(), host.now_ms());
         let mut is_over = false;
         while !is_over && lease.has_room() {
             let Some(index) = follower.index_of(lease.head()) else { break };
@@ -115,20 +126,20 @@ impl Inbox {
             let mut lost = 0;
             while !is_over && counting.bytes < limits.segment_bytes {
                 match self.next(host, outbox, lease.head().incarnation) {
-                    Next::Part(part) => lost += counting.add(index, &part),
+                    Next::Part(part) => lost += counting.add(index, &part, hits),
                     Next::Dropped => {}
                     Next::Nothing => is_over = true,
                 }
                 is_over |= host.now_ns() >= until_ns;
             }
             if lost > 0 {
-                host.count(&metrics::credits_lost("not_held"), lost);
+                metrics::count_credits_lost(host, metrics::NOT_HELD, lost);
             }
             if counting.records.is_empty() {
                 continue;
             }
             if lease.commit(host, keys, follower, counting.records, |_| {}).is_err() {
-                host.count(&metrics::credits_lost("deposed"), counting.credits);
+                metrics::count_credits_lost(host, "deposed", counting.credits);
                 return Err(Deposed);
             }
             host.count(metrics::CREDITS, counting.credits);
@@ -158,9 +169,15 @@ impl Inbox {
 
     /// Drops what is in the numbers of another life of the log.
     fn belongs_to(&mut self, host: &impl Host, incarnation: Incarnation) {
-        if self.incarnation.replace(incarnation) != Some(incarnation) && !self.taken.is_empty() {
+        if self.incarnation.replace(incarnation) != Some(incarnation) {
+            self.lose_taken(host, "other_log");
+        }
+    }
+
+    fn lose_taken(&mut self, host: &impl Host, kind: &str) {
+        if !self.taken.is_empty() {
             let lost = self.taken.drain(..).map(|part| credits_of(&part)).sum();
-            host.count(&metrics::credits_lost("other_log"), lost);
+            metrics::count_credits_lost(host, kind, lost);
         }
     }
 }
@@ -170,18 +187,18 @@ impl Inbox {
 impl Counting {
     /// Adds the counts that `part` makes of those in the index and those added before. Returns how many credits are for
     /// what is no longer held.
-    fn add(&mut self, index: &Index, part: &Counted) -> u64 {
+    fn add(&mut self, index: &Index, part: &Counted, hits_count: Hits) -> u64 {
         let asked = credits_of(part);
         let by = part.replicas.iter().flat_map(|at| &at.counts).copied().next().unwrap_or(0);
         let hits: Vec<(ReplicaSlot, usize)> = part.replicas.iter().map(|at| (at.replica, at.counts.len())).collect();
-        let Some(mut counted) = index.counted(part.scope, &part.keys, &hits, by) else { return asked };
+        let Some(mut counted) = index.counted(part.scope, &part.keys, &hits, (by, hits_count)) else { return asked };
         let mut credits = 0;
         for at in &mut counted.replicas {
             let ahead = self.ahead.entry((counted.scope, at.replica)).or_default();
             for (key, count) in counted.keys.iter().zip(&mut at.counts).filter(|(_, count)| **count > 0) {
                 match ahead.get_mut(key) {
                     Some(ahead) => {
-                        *count = count.saturating_add(*ahead);
+                        *count = hits_count.add(*count, *ahead);
                         *ahead = ahead.saturating_add(by);
                     }
                     None => {
@@ -197,4 +214,10 @@ impl Counting {
         self.records.push(Observation::Counted(counted));
         asked.saturating_sub(credits)
     }
+}
+
+/// How hits count now. They age from the beginning of the log on, which is in ns.
+fn counting(limits: &Limits, head: &Head, now_ms: u64) -> Hits {
+    let ageing = |half_life_ms| Hits::ageing(half_life_ms, head.incarnation.0 / 1_000_000, now_ms);
+    limits.lfu_half_life_ms.map_or_else(Hits::plain, ageing)
 }

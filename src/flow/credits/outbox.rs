@@ -157,7 +157,7 @@ impl Outbox {
         let Lost { no_room, other_log, refused } = std::mem::take(&mut self.lost);
         for (lost, kind) in [(no_room, "no_room"), (other_log, "other_log"), (refused, "refused")] {
             if lost > 0 {
-                host.count(&metrics::credits_lost(kind), lost);
+                metrics::count_credits_lost(host, kind, lost);
             }
         }
     }

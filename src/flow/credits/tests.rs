@@ -130,7 +130,7 @@ fn what_finds_no_room_is_lost_and_room_comes_back() {
         outbox.add(LIFE, hit(first * 1_000..first * 1_000 + 500, &[(1, 500)]));
     }
     let no_room = lost(&host, &mut outbox, "no_room");
-    assert!(no_room >= 80 * 500 && no_room < 100 * 500 && no_room.is_multiple_of(500), "{no_room}");
+    assert!((80 * 500..100 * 500).contains(&no_room) && no_room.is_multiple_of(500), "{no_room}");
     assert_eq!(lost(&host, &mut outbox, "no_room"), no_room, "told once");
     outbox.send(&host, QUEUE, LIFE);
     assert_eq!(lost(&host, &mut outbox, "refused"), 0, "without a queue it waits");

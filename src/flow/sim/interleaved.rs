@@ -13,19 +13,18 @@ use std::rc::Rc;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::hits::ranked;
+use super::hits::{Hits, hit};
 use super::hub::{Hub, KEYS, NAMES, Random};
 use super::{DOMAIN, SimHost, World, scope};
 use crate::config::FilterConfig;
-use crate::flow::credits::Hit;
 use crate::flow::defect::{self, Defect};
 use crate::flow::follower::View;
 use crate::flow::keys::Keys;
 use crate::flow::node::Node;
 use crate::host::{Cas, Host, Level, QueueToken, SharedValue, SharedWrite, StreamToken};
 use crate::index::log::{Head, Incarnation};
-use crate::observation::{BlockKey, ReplicaSlot, StreamBody, SubscriberMessage};
-use crate::request::{ChainBlock, RequestChain};
+use crate::observation::{BlockKey, StreamBody, SubscriberMessage};
+use crate::request::RequestChain;
 
 /// Once is enough: the hub's features change nothing here.
 const SCHEDULES: u64 = if cfg!(feature = "native") { 500 } else { 10_000 };
@@ -40,8 +39,6 @@ const SLACK_NS: u64 = 1_500_000_000;
 const LONGEST_STALL_MS: u64 = 2_000;
 const MOST_VMS: usize = 4;
 
-/// How often each block was hit at each replica, by the log's numbers.
-type Hits = BTreeMap<(ReplicaSlot, BlockKey), u32>;
 type Task = Coroutine<Option<Order>, Paused, ()>;
 
 /// What a VM is told to do.
@@ -239,28 +236,6 @@ fn credited(node: &mut Node, host: &impl Host) -> Option<BTreeSet<(String, u64)>
         }
     }
     Some(credited)
-}
-
-/// A request for all keys hits what replicas hold of them from the first on. Returns what the VM has counted so far.
-fn hit(node: &mut Node, all: &mut Hits) -> Hits {
-    let View::Index(index) = node.view() else { return Hits::new() };
-    let Some(slot) = index.dictionary().scope_slot(&scope()) else { return Hits::new() };
-    let block = |key| ChainBlock { key: BlockKey::Hash64(key), tokens: 16 };
-    let chain = RequestChain::Chain((1..=KEYS).map(block).collect());
-    let runs = index.leading_runs(slot, &chain, 0);
-    let mut counted = Hits::new();
-    for (replica, _) in index.dictionary().replicas() {
-        for key in (1..=KEYS).map(BlockKey::Hash64) {
-            let holder = index.holder(slot, &key, replica);
-            counted.extend(holder.map(|holder| ((replica, key), holder.access_count)));
-        }
-    }
-    for run in &runs {
-        (1..=run.blocks as u64).for_each(|key| *all.entry((run.replica, BlockKey::Hash64(key))).or_default() += 1);
-    }
-    let delivered: Vec<_> = runs.into_iter().map(ranked).collect();
-    Hit::new(slot, &chain, &delivered).into_iter().for_each(|hit| node.delivered(hit));
-    counted
 }
 
 // === impl Witness ===

@@ -8,8 +8,9 @@ use std::ops::Range;
 use crate::index::runs::run::{Run, key_at};
 use crate::index::runs::table::{Place, Table};
 
-/// Blocks whose entries are read before the first of them is changed: memory is then waited for once, not each time.
-const AHEAD: usize = 16;
+/// Blocks that are touched before the entry of the first of them is changed. Together: memory is then waited for once,
+/// where one touch among other writes holds those up.
+const AHEAD: usize = 32;
 
 /// The places of all blocks, by hash.
 #[derive(Clone, Debug)]
@@ -38,9 +39,9 @@ impl Places {
         self.first.candidates(hash).chain(self.all.candidates(hash))
     }
 
-    /// Reads where the block with this hash would be, so that it is in cache when it is looked for.
+    /// Has the place where the block with this hash would be in cache when it is looked for a little later.
     #[inline]
-    pub fn touch(&self, hash: u64) {
+    pub fn touch(&mut self, hash: u64) {
         self.all.touch(hash);
     }
 
@@ -56,7 +57,7 @@ impl Places {
         for first in blocks.clone().step_by(AHEAD) {
             let batch = first..blocks.end.min(first + AHEAD);
             if batch.len() > 1 {
-                batch.clone().for_each(|at| self.touch(key_at(run, at).hash(run.scope)));
+                self.touch_all(run, batch.clone());
             }
             for at in batch {
                 self.remove(key_at(run, at).hash(run.scope), Place { run: number, at });
@@ -64,13 +65,17 @@ impl Places {
         }
     }
 
-    /// To be called as a run is taken apart from its end, a block at a time: reads ahead for the blocks before `at`, a
-    /// batch now and then.
-    pub fn touch_before(&self, run: &Run, at: usize) {
+    /// To be called as a run is taken apart from its end, a block at a time: touches the blocks before `at`, a batch now
+    /// and then.
+    #[inline]
+    pub fn touch_before(&mut self, run: &Run, at: usize) {
         if at.is_multiple_of(AHEAD) {
-            let next = run.found().start.max(at.saturating_sub(AHEAD))..at;
-            next.for_each(|at| self.touch(key_at(run, at).hash(run.scope)));
+            self.touch_all(run, run.found().start.max(at.saturating_sub(AHEAD))..at);
         }
+    }
+
+    fn touch_all(&mut self, run: &Run, blocks: Range<usize>) {
+        blocks.for_each(|at| self.touch(key_at(run, at).hash(run.scope)));
     }
 
     fn remove(&mut self, hash: u64, place: Place) {

@@ -70,12 +70,12 @@ impl Runs {
     }
 
     /// Engines evict a chain from its end, block after block: the next key is often a neighbour.
-    fn goes_on(&self, leaving: &mut Leaving, scope: ScopeSlot, key: KeyRef<'_>) -> bool {
+    fn goes_on(&mut self, leaving: &mut Leaving, scope: ScopeSlot, key: KeyRef<'_>) -> bool {
         let Some(run) = self.slab.get(leaving.run).filter(|run| run.scope == scope) else { return false };
         let Range { start, end } = leaving.blocks;
         if start > run.found().start && run.keys.is(start - 1, key) {
             leaving.blocks.start -= 1;
-            // Where a call brings many, they are read ahead when they leave together.
+            // Where a call brings many, they are touched when they leave together.
             if start == end {
                 self.places.touch_before(run, start - 1);
             }
@@ -127,6 +127,7 @@ impl Runs {
         if sparse {
             self.squeeze(number);
         }
+        self.slab.weigh(number);
     }
 
     /// Leaves the gaps of a run out; the blocks after them move.

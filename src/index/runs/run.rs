@@ -24,8 +24,12 @@ pub(super) struct Run {
     pub head: u32,
     /// Blocks from `head` on that nobody holds.
     pub gaps: u32,
+    /// Bytes that it was last known to point to.
+    pub weighed: u32,
     /// The keys are prefix hashes, each made from the one before it.
     pub chained: bool,
+    /// Nothing is known of how the keys follow each other.
+    pub loose: bool,
     pub keys: Keys,
     /// The last of the keys, if it is a hash, so that a request that goes on beyond the run reads no other.
     last: u64,
@@ -40,7 +44,7 @@ pub(super) struct Offsets([u64; MAX_BLOCKS / 64]);
 
 impl Run {
     pub fn new(scope: ScopeSlot, chained: bool, keys: Keys) -> Run {
-        Run { scope, head: 0, gaps: 0, chained, keys, last: 0, stretches: Vec::new() }
+        Run { scope, head: 0, gaps: 0, weighed: 0, loose: false, chained, keys, last: 0, stretches: Vec::new() }
     }
 
     /// What a freed number stands for.
@@ -173,8 +177,9 @@ impl Run {
     pub fn heap_bytes(&self) -> usize {
         let keys = match &self.keys {
             Keys::Hashes(hashes) => hashes.capacity() * size_of::<u64>(),
+            // Of one width, nearly always.
             Keys::Wide(keys) => {
-                keys.capacity() * size_of::<Box<[u8]>>() + keys.iter().map(|key| key.len()).sum::<usize>()
+                keys.capacity() * size_of::<Box<[u8]>>() + keys.len() * keys.last().map_or(0, |key| key.len())
             }
         };
         keys + self.stretches.capacity() * size_of::<Stretch>()

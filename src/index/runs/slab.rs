@@ -14,6 +14,8 @@ pub(super) struct Slab {
     chunks: Vec<Vec<Run>>,
     free: Vec<u32>,
     live: usize,
+    /// Bytes that the runs point to.
+    heap: usize,
 }
 
 // === impl Slab ===
@@ -22,7 +24,7 @@ impl Slab {
     pub fn new() -> Slab {
         let mut first = Vec::with_capacity(CHUNK);
         first.push(Run::vacant());
-        Slab { chunks: vec![first], free: Vec::new(), live: 0 }
+        Slab { chunks: vec![first], free: Vec::new(), live: 0, heap: 0 }
     }
 
     /// Number of runs.
@@ -63,16 +65,24 @@ impl Slab {
     /// Takes the run back.
     pub fn take(&mut self, number: u32) -> Option<Run> {
         let run = std::mem::replace(self.get_mut(number)?, Run::vacant());
+        self.heap = self.heap.saturating_sub(run.weighed as usize);
         self.free.push(number);
         self.live -= 1;
         Some(run)
     }
 
+    /// Notes what a run that has changed takes now.
+    pub fn weigh(&mut self, number: u32) {
+        let Some(run) = self.get_mut(number) else { return };
+        let now = run.heap_bytes();
+        let before = std::mem::replace(&mut run.weighed, u32::try_from(now).unwrap_or(u32::MAX));
+        self.heap = (self.heap + now).saturating_sub(before as usize);
+    }
+
     /// Bytes asked of the allocator, what the runs point to included.
     pub fn bytes(&self) -> usize {
         let runs: usize = self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<Run>()).sum();
-        let heap: usize = self.chunks.iter().flatten().map(Run::heap_bytes).sum();
-        runs + heap + self.free.capacity() * size_of::<u32>()
+        runs + self.heap + self.free.capacity() * size_of::<u32>()
     }
 
     fn push(&mut self, run: Run) {

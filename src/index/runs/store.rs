@@ -13,7 +13,7 @@ use crate::observation::ScopeSlot;
 /// A report whose place in a chain is not known, and that is shorter, does not get a run of its own.
 const SHORT_REPORT: usize = 8;
 /// Blocks whose places are read ahead.
-const BATCH: usize = 16;
+const BATCH: usize = 32;
 
 /// What became of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Runs {
         while let Some((key, hash, count)) = batch.next(&mut blocks, report.scope) {
             let known = before.and_then(|before| self.following(before, key));
             if known.is_none() {
-                batch.touch(&self.places);
+                batch.touch(&mut self.places);
             }
             let coming = 1 + batch.left() + blocks.len();
             let place = known.or_else(|| self.place(report, holder, before, (key, hash), coming));
@@ -140,6 +140,9 @@ impl Runs {
             return loose;
         }
         let new = self.new_run(report, false, key)?;
+        if let Some(run) = self.slab.get_mut(new) {
+            run.loose = true;
+        }
         self.loose.insert((report.scope, holder), new);
         Some(new)
     }
@@ -147,6 +150,7 @@ impl Runs {
     fn enter(&mut self, terms: &Terms, sequence: u64, pending: Option<Pending>) -> u64 {
         let Some(Pending { run: number, blocks, counts }) = pending else { return 0 };
         let Some(run) = self.slab.get_mut(number) else { return 0 };
+        let span = blocks.clone();
         let new = put(&mut run.stretches, terms, blocks, counts, (&mut self.pages, sequence));
         if run.gaps > 0 {
             let before = run.held_blocks();
@@ -154,7 +158,11 @@ impl Runs {
             let after = run.held_blocks();
             recount(&mut self.keys, run.scope, before, after);
         }
+        if let Some(journal) = &mut self.journal {
+            journal.note(number, &run.stretches, terms.holder, &span);
+        }
         self.pages.list(terms.page, number, &self.slab);
+        self.slab.weigh(number);
         new as u64
     }
 }
@@ -176,7 +184,7 @@ impl<'k> Batch<'k> {
         scope: ScopeSlot,
     ) -> Option<(KeyRef<'k>, u64, u32)> {
         if self.next == self.len {
-            *self = Batch::default();
+            (self.len, self.next, self.touched) = (0, 0, false);
             for (slot, (key, count)) in self.blocks.iter_mut().zip(blocks) {
                 *slot = (key, key.hash(scope), count);
                 self.len += 1;
@@ -193,7 +201,7 @@ impl<'k> Batch<'k> {
 
     /// Has the places of what is left in cache soon. Only once a batch.
     #[inline]
-    fn touch(&mut self, places: &Places) {
+    fn touch(&mut self, places: &mut Places) {
         if !self.touched {
             self.touched = true;
             let left = self.blocks.get(self.next..self.len).unwrap_or_default();

@@ -6,10 +6,12 @@ use crate::index::runs::stretch::{HolderId, Stretch};
 use crate::observation::{ReplicaSlot, ScopeSlot};
 
 /// What a step of the sweep did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Pairs dropped, without those of replicas that were cleared.
     pub dropped: u64,
+    /// The same by scope; a scope may come more than once.
+    pub by_scope: Vec<(ScopeSlot, u64)>,
     /// The step reached the last run: the next one begins anew.
     pub complete: bool,
 }
@@ -43,9 +45,11 @@ impl Runs {
             let visited = self.slab.get(self.sweep_next).map_or(0, |run| run.stretches.len());
             let mut blocks = 0;
             if visited > 0 {
-                let before = swept.dropped;
-                (swept.dropped, blocks) = self.sweep_run(self.sweep_next, &mut keep);
-                swept.dropped += before;
+                let scope = self.slab.get(self.sweep_next).map_or(ScopeSlot(0), |run| run.scope);
+                let dropped;
+                (dropped, blocks) = self.sweep_run(self.sweep_next, &mut keep);
+                swept.dropped += dropped;
+                swept.by_scope.extend((dropped > 0).then_some((scope, dropped)));
             }
             self.sweep_next += 1;
             left = left.saturating_sub(1 + visited + blocks);

@@ -96,6 +96,10 @@ impl Runs {
             let Some(run) = self.slab.get_mut(number) else { return };
             let until = at + common.min(blocks.end - done);
             count(&mut run.stretches, holder, at..until, (&self.pages, sequence), &counted);
+            if let Some(journal) = &mut self.journal {
+                journal.note(number, &run.stretches, holder, &(at..until));
+            }
+            self.slab.weigh(number);
             done += common;
         }
     }

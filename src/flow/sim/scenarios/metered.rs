@@ -1,15 +1,12 @@
 //! What the metrics say of all this.
 
 use super::*;
-use crate::flow::metrics::{Refusal, Undercount};
+use crate::flow::metrics::{Evicted, Refusal, Undercount};
+use crate::routing::policy::Eviction;
 
 // === impl Pool ===
 
 impl Pool {
-    fn counted(&self, metric: &str) -> u64 {
-        self.host.0.counts.borrow().get(metric).copied().unwrap_or(0)
-    }
-
     fn gauged(&self, metric: &str) -> Option<u64> {
         self.host.0.gauges.borrow().get(metric).copied()
     }
@@ -183,4 +180,56 @@ fn every_step_of_background_work_is_recorded_once_in_us() {
     // Another root context of the VM does no work of its own.
     pool.vms[0].tick(&pool.host, 2, &pool.config);
     assert_eq!(pool.recorded(metrics::BACKGROUND_STEP_US).len(), before + 4);
+}
+
+#[test]
+fn what_the_leaders_index_holds_is_told_and_its_memory_now_and_then() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1, 2, 3]);
+    pool.tick_all(1);
+    pool.credited(1);
+    // 10 s, in which each VM measures once more.
+    pool.tick_all(101);
+    assert_eq!((pool.gauged(metrics::INDEX_PAIRS), pool.gauged(metrics::INDEX_HOLDERS)), (Some(3), Some(1)));
+    let size = |pool: &mut Pool, vm: usize| match pool.vms[vm].ask(&pool.host, 5_000_000).view {
+        View::Index(index) => index.size().bytes,
+        View::CatchingUp => panic!("it knows nothing"),
+    };
+    let (leader, other) = (size(&mut pool, 0), size(&mut pool, 1));
+    assert!(leader > 0);
+    assert_eq!(pool.gauged(metrics::INDEX_BYTES), Some(leader));
+    let told = pool.recorded(metrics::VM_INDEX_KIB);
+    assert!(told.contains(&(leader / 1_024)) && told.contains(&(other / 1_024)), "{told:?}");
+    assert!((4..=8).contains(&told.len()), "two VMs, two or three times each: {told:?}");
+    pool.reset(&[]);
+    pool.tick_all(1);
+    assert_eq!((pool.gauged(metrics::INDEX_PAIRS), pool.gauged(metrics::INDEX_HOLDERS)), (Some(0), Some(0)));
+}
+
+#[test]
+fn what_is_too_old_is_told_by_the_leader_alone_and_by_algorithm() {
+    let mut pool = Pool::new(2);
+    pool.tick_all(3);
+    pool.reset(&[1, 2, 3]);
+    pool.tick_all(1);
+    assert_eq!([0, 1].map(|vm| pool.credited(vm)), [Some(48); 2]);
+    let of = |pool: &Pool, algorithm| pool.counted(&metrics::evictions(algorithm, Evicted::Ttl));
+    let policy = |eviction, eviction_ttl_ms| Observation::Policy {
+        tenant_id: Some("default".to_owned()),
+        policy: Policy { eviction, eviction_ttl_ms, ..Policy::default() },
+    };
+    pool.delta(vec![policy(Eviction::Lfu, 100), removed(&[3])]);
+    pool.tick_all(10);
+    assert_eq!([0, 1].map(|vm| pool.credited(vm)), [Some(0); 2]);
+    assert_eq!((of(&pool, Eviction::Lru), of(&pool, Eviction::Lfu)), (0, 2), "what was removed did not expire");
+    pool.delta(vec![policy(Eviction::Lru, 100), stored(&[4])]);
+    pool.tick_all(10);
+    assert_eq!((of(&pool, Eviction::Lru), of(&pool, Eviction::Lfu)), (1, 2));
+    // What ends with its replica is no eviction.
+    pool.delta(vec![policy(Eviction::Lru, 3_600_000), stored(&[5])]);
+    pool.tick_all(1);
+    pool.delta(vec![Observation::ReplicaGone { replica: ReplicaSlot(1) }]);
+    pool.tick_all(10);
+    assert_eq!((of(&pool, Eviction::Lru), of(&pool, Eviction::Lfu)), (1, 2));
 }

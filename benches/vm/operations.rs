@@ -149,7 +149,7 @@ impl Bench {
     }
 
     fn runs(&mut self) -> (&mut Runs, &State) {
-        (self.runs.get_or_insert_with(|| ours::empty()), &self.state)
+        (self.runs.get_or_insert_with(ours::empty), &self.state)
     }
 
     /// Reads the hashes of a request, as if they had just been computed.

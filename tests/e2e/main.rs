@@ -14,4 +14,5 @@ mod leadership;
 mod policies;
 mod pool;
 mod released;
+mod reset_killed;
 mod trust;

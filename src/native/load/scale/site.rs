@@ -196,6 +196,14 @@ fn stack_options(options: &SiteOptions, hub: SocketAddr, listeners: &ListenerFil
             "output": { "response_headers": true },
             "limits": { "max_index_entries": options.max_index_entries },
         }),
+        // The publishers share the machine with everything else and may be slow to answer: a replay that is given up costs
+        // the hub all that it knows of the replica.
+        edit_hub: Some(Box::new(|config, _| {
+            let events = json!({ "replay_timeout_ms": 20_000, "replay_cooldown_ms": 0 });
+            if let (Some(config), Ok(events)) = (config.as_mapping_mut(), serde_norway::to_value(events)) {
+                config.insert("events".into(), events);
+            }
+        })),
         // What cannot be replaced shows when Envoy does not get ready.
         edit_envoy: Some(Box::new(move |config, _| {
             let _ = envoy_config::set_hub(config, hub);

@@ -181,6 +181,11 @@ impl Expected {
                 Some(blocks.iter().map(|block| block.tokens).collect()),
                 None,
             ),
+            chain @ RequestChain::Prefixes { hashes, block_size } => (
+                Some(chain.keys(hashes.len()).iter().map(hex).collect()),
+                Some(vec![block_size.tokens() as i32; hashes.len()]),
+                None,
+            ),
         };
         same("keys", &keys, &self.keys)?;
         same("tokens", &tokens, &self.tokens)?;

@@ -20,15 +20,17 @@ mod random;
 
 use held_blocks::{Held, HeldBlocks};
 use random::Random;
-use warmroute::index::run::LeadingRun;
+use warmroute::index::LeadingRun;
 use warmroute::index::runs::chain::{Blocks, PrefixHashes};
-use warmroute::index::runs::{KeyRef, Report, Runs};
+use warmroute::index::runs::{KeyRef, Report, Runs, Standing};
 use warmroute::observation::{BlockKey, ReplicaSlot, ScopeSlot, Tier};
 use warmroute::request::ChainBlock;
 
 const HISTORIES: u64 = 1_200;
 const OPERATIONS: usize = 120;
-const PAGES: u32 = 5;
+const PAGES: u16 = 5;
+/// One replica is told not to count, as one whose state is still arriving would be.
+const ARRIVING: ReplicaSlot = ReplicaSlot(5);
 const BLOCK: u32 = 16;
 const TTL_MS: u64 = 1_000;
 const START_MS: u64 = 1_700_000_000_000;
@@ -44,7 +46,12 @@ enum Operation {
         access_count: Option<u32>,
         parent: Option<BlockKey>,
         chained: bool,
+        page: u16,
         blocks: Vec<(BlockKey, u32)>,
+    },
+    /// All that the replica holds is known to be held now.
+    Reassert {
+        replica: ReplicaSlot,
     },
     Remove {
         replica: ReplicaSlot,
@@ -97,6 +104,7 @@ enum Defect {
     /// A page is left out when the index is rebuilt.
     PageLost,
     CreditLost,
+    ReassertionLost,
 }
 
 /// The index under test.
@@ -110,7 +118,14 @@ struct Subject {
 
 impl Subject {
     fn new(defect: Defect) -> Subject {
-        Subject { runs: Runs::new(PAGES), defect, now_ms: START_MS }
+        Subject { runs: Runs::new(PAGES.into()), defect, now_ms: START_MS }
+    }
+
+    /// What is said of a replica goes when it is cleared, or the index is made anew.
+    fn introduce(&mut self, replica: ReplicaSlot) {
+        if !self.runs.knows(replica) {
+            self.runs.set_standing(replica, Standing { counts: replica != ARRIVING, reasserted_ms: 0 });
+        }
     }
 
     fn is(&self, defect: Defect) -> bool {
@@ -118,8 +133,12 @@ impl Subject {
     }
 
     fn rebuild(&mut self) {
-        let mut rebuilt = Runs::new(PAGES);
-        let first = u32::from(self.is(Defect::PageLost));
+        let mut rebuilt = Runs::new(PAGES.into());
+        for replica in self.runs.replicas() {
+            let counts = replica != ARRIVING;
+            rebuilt.set_standing(replica, Standing { counts, ..self.runs.standing(replica) });
+        }
+        let first = u16::from(self.is(Defect::PageLost));
         for page in first..PAGES {
             for held in self.runs.page(page) {
                 let report = Report {
@@ -130,7 +149,8 @@ impl Subject {
                     access_count: Some(held.access_count()),
                     parent: held.parent(),
                     chained: held.chained(),
-                    page: Some(page),
+                    page,
+                    sequence: 1,
                 };
                 rebuilt.store(&report, held.blocks());
             }
@@ -162,7 +182,8 @@ fn run(history: &[Operation], defect: Defect) -> Result<(), String> {
 
 fn step(operation: &Operation, oracle: &mut HeldBlocks, subject: &mut Subject) -> Result<(), String> {
     match operation {
-        Operation::Store { replica, scope, tier, last_seen_ms, access_count, parent, chained, blocks } => {
+        Operation::Store { replica, scope, tier, last_seen_ms, access_count, parent, chained, page, blocks } => {
+            subject.introduce(*replica);
             let report = Report {
                 scope: *scope,
                 replica: *replica,
@@ -171,7 +192,8 @@ fn step(operation: &Operation, oracle: &mut HeldBlocks, subject: &mut Subject) -
                 access_count: *access_count,
                 parent: parent.as_ref().map(KeyRef::from),
                 chained: *chained || subject.is(Defect::ReportTakenForChained),
-                page: None,
+                page: *page,
+                sequence: 1,
             };
             let stored = subject.runs.store(&report, blocks.iter().map(|(key, count)| (KeyRef::from(key), *count)));
             let mut new = 0;
@@ -187,12 +209,20 @@ fn step(operation: &Operation, oracle: &mut HeldBlocks, subject: &mut Subject) -
             if subject.is(Defect::RemovedIgnored) {
                 return Ok(());
             }
-            same("removed", subject.runs.remove(*scope, *replica, references(keys)), expected)
+            same("removed", subject.runs.remove(1, *scope, *replica, references(keys)), expected)
         }
         Operation::Clear { replica } => {
-            oracle.retain(|_, holder, _| holder != *replica);
+            oracle.clear(*replica);
             if !subject.is(Defect::ClearedIgnored) {
                 subject.runs.clear(*replica);
+            }
+            Ok(())
+        }
+        Operation::Reassert { replica } => {
+            oracle.reassert(*replica, subject.now_ms);
+            if !subject.is(Defect::ReassertionLost) {
+                let standing = Standing { counts: *replica != ARRIVING, reasserted_ms: subject.now_ms };
+                subject.runs.set_standing(*replica, standing);
             }
             Ok(())
         }
@@ -203,15 +233,17 @@ fn step(operation: &Operation, oracle: &mut HeldBlocks, subject: &mut Subject) -
         Operation::Sweep { budget } => {
             let truly_oldest_ms = subject.now_ms - TTL_MS;
             let oldest_ms = truly_oldest_ms + u64::from(subject.is(Defect::SweptTooEarly)) * TTL_MS / 2;
-            oracle.retain(|_, _, held| held.last_seen_ms > truly_oldest_ms);
+            oracle.sweep(truly_oldest_ms);
             // The first pass may have begun earlier.
             for _ in 0..2 {
-                while !subject.runs.sweep(*budget, |_, _, last_seen_ms| last_seen_ms > oldest_ms).complete {}
+                while !subject.runs.sweep(*budget, |_, _, last_seen_ms| last_seen_ms > oldest_ms, |_| true).complete {}
             }
+            let expected = (1..=2).map(|scope| oracle.keys(ScopeSlot(scope))).collect::<Vec<_>>();
+            same("keys", (1..=2).map(|scope| subject.runs.keys_of(ScopeSlot(scope))).collect(), expected)?;
             Ok(())
         }
         Operation::SweepStep { budget } => {
-            subject.runs.sweep(*budget, |_, _, _| true);
+            subject.runs.sweep(*budget, |_, _, _| true, |_| true);
             Ok(())
         }
         Operation::Rebuild => {
@@ -225,7 +257,7 @@ fn step(operation: &Operation, oracle: &mut HeldBlocks, subject: &mut Subject) -
             let held = keys.iter().take_while(|key| oracle.held(*scope, key, *replica).is_some()).count();
             let credited = Blocks { blocks: &blocks, proven: *proven };
             if !subject.is(Defect::CreditLost) {
-                subject.runs.credit(*scope, &credited, *replica, held, 1);
+                subject.runs.count(1, (*scope, &credited), (*replica, 0..held), |hits| hits + 1);
             }
             oracle.credit(*scope, &keys[..held], *replica);
             Ok(())
@@ -250,22 +282,21 @@ fn look(
     let oldest_ms = if subject.is(Defect::ExpiryIgnored) { 0 } else { truly_oldest_ms };
     let proven = proven || subject.is(Defect::RequestTakenForProven);
     let runs = &subject.runs;
-    // One replica is told not to count, as one whose state is still arriving would be.
-    let counts = |replica: ReplicaSlot| replica.0 != 5;
+    let counting = |runs: Vec<LeadingRun>| runs.into_iter().filter(|run| run.replica != ARRIVING).collect::<Vec<_>>();
     let mut found = Vec::new();
     let blocks = chain_blocks(keys, tokens);
-    runs.leading_runs(scope, &Blocks { blocks: &blocks, proven }, oldest_ms, counts, &mut found);
+    runs.leading_runs(scope, &Blocks { blocks: &blocks, proven }, oldest_ms, &mut found);
     let expected = oracle.runs(scope, keys, tokens, truly_oldest_ms);
-    agree(&found, expected.into_iter().filter(|run| counts(run.replica)).collect())?;
+    agree(&found, counting(expected))?;
     let hashes: Option<Vec<u64>> =
         keys.iter().map(|key| if let BlockKey::Hash64(hash) = key { Some(*hash) } else { None }).collect();
     if let Some(hashes) = hashes.filter(|_| proven) {
         let same_tokens = vec![BLOCK; keys.len()];
-        runs.leading_runs(scope, &PrefixHashes { hashes: &hashes, block_size: BLOCK }, oldest_ms, |_| true, &mut found);
-        agree(&found, oracle.runs(scope, keys, &same_tokens, truly_oldest_ms))?;
+        runs.leading_runs(scope, &PrefixHashes { hashes: &hashes, block_size: BLOCK }, oldest_ms, &mut found);
+        agree(&found, counting(oracle.runs(scope, keys, &same_tokens, truly_oldest_ms)))?;
     }
     for key in keys {
-        agree(&runs.exact_runs(scope, key.into(), oldest_ms, |_| true), oracle.exact(scope, key, truly_oldest_ms))?;
+        agree(&runs.exact_runs(scope, key.into(), oldest_ms), counting(oracle.exact(scope, key, truly_oldest_ms)))?;
         for replica in (1..=5).map(ReplicaSlot) {
             let Some(held) = oracle.held(scope, key, replica).filter(|held| held.last_seen_ms > oldest_ms) else {
                 continue;
@@ -334,7 +365,8 @@ impl Storyteller {
             65..68 => Operation::Sweep { budget: self.random.pick(&[1, 10, 100_000]) },
             68..70 => Operation::SweepStep { budget: self.random.pick(&[1, 3, 10]) },
             70..72 => Operation::Rebuild,
-            72..80 => {
+            72..75 => Operation::Reassert { replica: self.replica() },
+            75..81 => {
                 let (keys, proven) = self.prompt();
                 Operation::Credit { replica: self.replica(), scope: self.scope(), keys, proven }
             }
@@ -397,6 +429,7 @@ impl Storyteller {
             access_count: self.random.pick(&[None, None, None, Some(0), Some(7)]),
             parent: from.checked_sub(1).filter(|_| self.random.below(4) > 0).map(|before| key(family, before)),
             chained,
+            page: self.random.below(PAGES.into()) as u16,
             blocks: keys.into_iter().zip(depths.into_iter().map(count)).collect(),
         }
     }
@@ -459,6 +492,7 @@ fn every_planted_defect_is_found_and_shrinks() {
         (Defect::ReportTakenForChained, "overcount"),
         (Defect::PageLost, ""),
         (Defect::CreditLost, "access count"),
+        (Defect::ReassertionLost, "undercount"),
     ] {
         let found = (0..HISTORIES).find_map(|seed| {
             let (_, shrunk, found) = first_failure(seed..seed + 1, defect)?;
@@ -473,7 +507,7 @@ fn every_planted_defect_is_found_and_shrinks() {
 fn a_prompt_longer_than_a_run_is_found_whole_and_leaves_nothing_behind() {
     const LONG: usize = 5_000;
     let hashes: Vec<u64> = (0..LONG as u64).map(|depth| Random(depth).next()).collect();
-    let mut runs = Runs::new(PAGES);
+    let mut runs = Runs::new(PAGES.into());
     let report = Report {
         scope: ScopeSlot(1),
         replica: ReplicaSlot(1),
@@ -482,7 +516,8 @@ fn a_prompt_longer_than_a_run_is_found_whole_and_leaves_nothing_behind() {
         access_count: None,
         parent: None,
         chained: true,
-        page: None,
+        page: 0,
+        sequence: 1,
     };
     let empty = runs.size();
     let counted = |range: std::ops::Range<usize>| range.map(|at| (KeyRef::Hash(hashes[at]), BLOCK * (at as u32 + 1)));
@@ -496,20 +531,20 @@ fn a_prompt_longer_than_a_run_is_found_whole_and_leaves_nothing_behind() {
     let mut found = Vec::new();
     let look = |runs: &Runs, found: &mut Vec<LeadingRun>| {
         let chain = PrefixHashes { hashes: &hashes, block_size: BLOCK };
-        runs.leading_runs(ScopeSlot(1), &chain, 0, |_| true, found);
+        runs.leading_runs(ScopeSlot(1), &chain, 0, found);
         found.iter().map(|run| (run.replica.0, run.matched_tokens, run.last_seen_ms)).collect::<Vec<_>>()
     };
     let all = LONG as i64 * i64::from(BLOCK);
     assert_eq!(look(&runs, &mut found), [(1, all, START_MS), (2, all, START_MS)]);
-    runs.remove(ScopeSlot(1), ReplicaSlot(2), [KeyRef::Hash(hashes[4_000])]);
+    runs.remove(1, ScopeSlot(1), ReplicaSlot(2), [KeyRef::Hash(hashes[4_000])]);
     assert_eq!(look(&runs, &mut found), [(1, all, START_MS), (2, 4_000 * i64::from(BLOCK), START_MS)]);
     assert_eq!(runs.clear(ReplicaSlot(2)), LONG as u64 - 1);
     assert_eq!(look(&runs, &mut found), [(1, all, START_MS)]);
     assert_eq!(
-        runs.remove(ScopeSlot(1), ReplicaSlot(1), hashes.iter().rev().map(|hash| KeyRef::Hash(*hash))),
+        runs.remove(1, ScopeSlot(1), ReplicaSlot(1), hashes.iter().rev().map(|hash| KeyRef::Hash(*hash))),
         LONG as u64
     );
-    while !runs.sweep(10, |_, _, _| true).complete {}
+    while !runs.sweep(10, |_, _, _| true, |_| true).complete {}
     assert_eq!((runs.size().pairs, runs.size().runs), (0, 0));
     assert!(runs.size().bytes < empty.bytes + 30_000, "{:?}", runs.size());
 }

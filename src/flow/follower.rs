@@ -9,11 +9,8 @@
 use super::keys::Keys;
 use super::metrics;
 use crate::host::{Host, SharedValue};
-use crate::index::Index;
 use crate::index::log::{Head, Incarnation, Page, Segment, Unreadable};
-
-/// The most pages a head may claim.
-const MAX_PAGES: u32 = 1 << 16;
+use crate::index::{Index, MAX_PAGES};
 
 /// A VM's copy of what the log says.
 #[derive(Debug, Default)]
@@ -184,8 +181,9 @@ impl Follower {
 
 impl Building {
     fn new(head: &Head) -> Result<Building, Unreadable> {
-        let shards = head.pages.checked_sub(1).filter(|_| head.pages <= MAX_PAGES).ok_or(Unreadable)?;
-        let copy = Copy { incarnation: head.incarnation, index: Index::new(shards), applied: 0 };
+        // The first is the dictionary's.
+        let pages = head.pages.checked_sub(1).filter(|pages| *pages <= MAX_PAGES).ok_or(Unreadable)?;
+        let copy = Copy { incarnation: head.incarnation, index: Index::new(pages), applied: 0 };
         Ok(Building { copy, stage: Stage::Pages { next: 0 }, gained: 0, furthest: 0 })
     }
 
@@ -223,6 +221,7 @@ impl Building {
             return Step::Advanced;
         }
         host.count(metrics::FELL_OFF, 1);
+        self.copy.index.has_applied(self.copy.applied);
         self.stage = Stage::Pages { next: 0 };
         Step::Unreadable
     }
@@ -255,7 +254,10 @@ impl Copy {
         }
         match number.checked_sub(1) {
             None => self.index.load_dictionary(page.as_of, &page.records),
-            Some(shard) => self.index.load_shard(shard as usize, page.as_of, page.records),
+            Some(number) => {
+                let Ok(number) = u16::try_from(number) else { return false };
+                self.index.load_page(number, page.as_of, &page.records);
+            }
         }
         true
     }

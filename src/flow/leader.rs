@@ -9,6 +9,7 @@ use super::keys::Keys;
 use super::lease::{Checkpoint, Deposed, Lease, set_position};
 use super::metrics;
 use super::observer::Observer;
+use super::pager::Pager;
 use super::scrub::Scrub;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Host, Level, StreamToken};
@@ -22,8 +23,10 @@ pub const STEP_NS: u64 = 1_000_000;
 const UNREADABLE_TICKS: u32 = 50;
 /// Stands for any time at which the hub was heard and that is too long ago.
 const LONG_AGO_MS: u64 = 1;
-/// Every shard is swept once in this time.
+/// Everything is swept once in this time, about.
 const SWEEP_MS: u64 = 30_000;
+/// Runs, stretches and blocks dropped between two looks at the clock.
+const SWEEP_STEP: usize = 256;
 /// A committed message's worth of changes waits at most until the next tick; alone, it is committed at once if the last
 /// commit was this long ago.
 const COMMIT_PAUSE_MS: u64 = 10;
@@ -49,6 +52,7 @@ struct Ready {
     /// The log cannot be read up to here: it must begin after it, once every page covers it.
     unreadable_to: u64,
     ingest: Ingest,
+    pager: Pager,
     observer: Observer,
     committed_ms: u64,
     refused: Refused,
@@ -107,7 +111,7 @@ impl Leader {
                 ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
                 ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
                 ready.report(host, &self.lease, follower);
-                sweep(host, follower, self.lease.head(), config);
+                sweep(host, follower, self.lease.head(), config, until_ns.saturating_add(STEP_NS / 4));
                 Ok(())
             }
         }
@@ -136,6 +140,7 @@ impl Leader {
                     config.limits.max_index_entries as u64,
                     config.freshness.stale_after_ms,
                 ),
+                pager: Pager::new(index.pages(), config.limits.max_index_entries as u64),
                 observer: Observer::new(),
                 committed_ms: 0,
                 refused: Refused::default(),
@@ -233,6 +238,7 @@ impl Ready {
         until_ns: u64,
     ) -> Result<(), Deposed> {
         while lease.has_room()
+            && follower.index_of(lease.head()).is_some()
             && let Some(batch) = self.ingest.take_batch(limits.segment_bytes)
         {
             let (next_replica, next_scope) = self.ingest.next_numbers();
@@ -244,7 +250,9 @@ impl Ready {
             if batch.records.is_empty() {
                 lease.renew(host, keys, change)?;
             } else {
-                lease.commit(host, keys, follower, batch.records, change)?;
+                let Some(index) = follower.index_of(lease.head()) else { break };
+                let records = self.pager.name_pages(index, batch.records);
+                lease.commit(host, keys, follower, records, change)?;
             }
             self.committed_ms = host.now_ms();
             self.observer.acknowledge(host, batch.heard.stream, batch.number);
@@ -352,17 +360,20 @@ pub fn new_log(host: &impl Host, term: u64, limits: &Limits) -> Head {
     Head::new(Incarnation(host.now_ns()), term, limits.pages.saturating_add(1), limits.log_segments)
 }
 
-/// Sweeps a tick's share of the shards, if everything that `head` covers is applied: what has ended, and what is older
+/// Sweeps a tick's share of the index, if everything that `head` covers is applied: what has ended, and what is older
 /// than its tenant's policy lets it count.
-pub fn sweep(host: &impl Host, follower: &mut Follower, head: &Head, config: &FilterConfig) {
+pub fn sweep(host: &impl Host, follower: &mut Follower, head: &Head, config: &FilterConfig, until_ns: u64) {
     let Some(index) = follower.sweepable(head) else { return };
     let now_ms = host.now_ms();
-    let shards = u64::from(head.pages).saturating_mul(config.limits.tick_ms).div_ceil(SWEEP_MS);
-    for _ in 0..shards {
-        index.sweep_next(|dictionary, scope, last_seen_ms| {
+    let until = index.sweep_share(config.limits.tick_ms, SWEEP_MS);
+    while index.sweep_at() < until && host.now_ns() < until_ns {
+        let complete = index.sweep_until(until, SWEEP_STEP, |dictionary, scope, last_seen_ms| {
             let published = |tenant_id: Option<&str>| dictionary.policy(tenant_id);
             let policy = config.policies.effective(&scope.tenant_id, published);
             now_ms.saturating_sub(last_seen_ms) >= policy.eviction_ttl_ms
         });
+        if complete {
+            break;
+        }
     }
 }

@@ -138,7 +138,7 @@ impl Lease {
         let as_of = self.head.last;
         let records = match number.checked_sub(1) {
             None => index.dictionary_observations(),
-            Some(shard) => index.shard_observations(shard as usize),
+            Some(page) => index.page_observations(page_number(page)),
         };
         let page = Page { incarnation: self.head.incarnation, number, as_of, records };
         let key = keys.page(number);
@@ -215,6 +215,11 @@ fn number_of(value: &SharedValue) -> Cas {
         SharedValue::Present { cas, .. } => *cas,
         SharedValue::Absent => Cas::ABSENT,
     }
+}
+
+/// There are no more pages than such numbers.
+fn page_number(number: u32) -> u16 {
+    u16::try_from(number).unwrap_or(u16::MAX)
 }
 
 /// Writes the head and reads it back: the write's own number is not told.

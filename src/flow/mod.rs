@@ -13,6 +13,7 @@ pub mod lease;
 pub mod metrics;
 pub mod node;
 pub mod observer;
+pub mod pager;
 pub mod scrub;
 
 #[cfg(test)]

@@ -145,7 +145,7 @@ impl Node {
         {
             let until_ns = host.now_ns().saturating_add(STEP_NS);
             self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
-            sweep(host, &mut self.follower, head, config);
+            sweep(host, &mut self.follower, head, config, until_ns.saturating_add(STEP_NS / 4));
         }
         if let Some(claim) = self.claim(host, &head, &config.limits) {
             let (head, cas) = claim;

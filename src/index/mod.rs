@@ -2,24 +2,28 @@
 //!
 //! In: [`Observation`]s with the log sequence they were committed under. Out: for a chain of block keys, the replicas
 //! that hold a leading run of it. The index never credits a replica with a block that it was not reported to hold;
-//! after a loss it may know less than there is. Blocks are kept in [shards](shard), one for each page of shared data;
-//! applying a record that a shard already covers changes nothing there.
+//! after a loss it may know less than there is. Blocks are kept in [runs] of consecutive ones; what counts under which
+//! names is kept beside them. Each page of shared data lists a share of the (block, replica) pairs; applying a record that
+//! a loaded page already covers changes nothing of what it lists.
 
 pub mod dictionary;
 mod live;
 pub mod log;
 mod names;
-pub mod run;
 pub mod runs;
-pub mod shard;
 
-use hashbrown::{HashMap, HashSet};
-use xxhash_rust::xxh3::xxh3_64;
+use hashbrown::HashSet;
 
-use crate::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot, Stored, StoredBlock};
+use crate::observation::{
+    BlockKey, Counted, Observation, ReplicaCounts, ReplicaSlot, Scope, ScopeSlot, Stored, StoredBlock,
+};
+use crate::request::RequestChain;
 use dictionary::Dictionary;
 use live::Live;
-use shard::{Change, Holder, Shard};
+use runs::chain::{Blocks, Keys, PrefixHashes};
+use runs::{HeldRun, KeyRef, Report, Runs, Standing};
+
+pub use runs::{Holder, LeadingRun, MAX_PAGES, Size};
 
 /// Who holds what, as of a log sequence.
 #[derive(Clone, Debug)]
@@ -27,56 +31,43 @@ pub struct Index {
     dictionary: Dictionary,
     /// The log sequence the dictionary is true of.
     dictionary_as_of: u64,
-    shards: Vec<Shard>,
-    /// Blocks of each generation in each scope, expired and ended ones until the sweep.
-    holdings: HashMap<ReplicaSlot, HashMap<ScopeSlot, u64>>,
-    /// Distinct blocks in each scope, expired and ended ones until the sweep.
-    keys: HashMap<ScopeSlot, u64>,
-    pairs: u64,
+    runs: Runs,
     /// What of the holdings counts: ended generations do not, at once.
     live: Live,
     /// Scopes of blocks that have no name: it has gone, or in a replay is yet to come. Until the last block has gone.
     unnamed: HashSet<ScopeSlot>,
-    sweep_next: usize,
 }
+
+/// A block at a replica's generation.
+pub type Pair = (ScopeSlot, BlockKey, ReplicaSlot);
 
 // === impl Index ===
 
 impl Index {
-    /// An empty index of `shards` shards, at least 1.
-    pub fn new(shards: u32) -> Index {
+    /// An empty index whose pairs are listed by `pages` pages, 1 to [`MAX_PAGES`].
+    pub fn new(pages: u32) -> Index {
         Index {
             dictionary: Dictionary::default(),
             dictionary_as_of: 0,
-            shards: vec![Shard::default(); shards.max(1) as usize],
-            holdings: HashMap::new(),
-            keys: HashMap::new(),
-            pairs: 0,
+            runs: Runs::new(pages),
             live: Live::default(),
             unnamed: HashSet::new(),
-            sweep_next: 0,
         }
     }
 
     /// Applies an observation committed under log sequence `sequence`.
     pub fn apply(&mut self, sequence: u64, observation: Observation) {
         match observation {
-            Observation::Stored(Stored { replica, scope, tier, last_seen_ms, blocks, .. }) => {
-                for StoredBlock { key, token_count } in blocks {
-                    self.store(
-                        sequence,
-                        scope,
-                        key,
-                        Holder { replica, tier, access_count: 0, token_count, last_seen_ms },
-                    );
-                }
-            }
+            Observation::Stored(stored) => self.store(sequence, &stored),
             Observation::Removed { replica, scope, keys } => {
-                for key in keys {
-                    self.remove(sequence, scope, &key, replica);
-                }
+                self.runs.remove(sequence, scope, replica, keys.iter().map(KeyRef::from));
+                self.take_turns();
             }
-            Observation::Cleared { replica } => self.clear(sequence, replica),
+            Observation::Cleared { replica } => {
+                self.runs.remove_all(sequence, replica);
+                self.take_turns();
+            }
+            Observation::Counted(counted) => self.set_counts(sequence, &counted),
             other => {
                 if sequence > self.dictionary_as_of {
                     self.announce(&other);
@@ -90,28 +81,31 @@ impl Index {
         self.dictionary = Dictionary::default();
         self.live = Live::default();
         self.unnamed.clear();
+        self.unnamed.extend(self.runs.scopes());
+        let replicas: Vec<ReplicaSlot> = self.runs.replicas().collect();
+        replicas.into_iter().for_each(|replica| self.set_standing(replica));
         for observation in observations {
             self.announce(observation);
         }
         self.dictionary_as_of = as_of;
     }
 
-    /// Loads a shard from a page that is true of `as_of`, in place of what it holds.
-    pub fn load_shard(&mut self, shard: usize, as_of: u64, observations: Vec<Observation>) {
-        let mut dropped = Vec::new();
-        if let Some(shard) = self.shards.get_mut(shard) {
-            shard.retain(|_, _| false, |scope, replica, change| dropped.push((scope, replica, change)));
-            shard.as_of = 0;
-        }
-        for (scope, replica, change) in dropped {
-            self.forget(scope, replica, change);
-        }
+    /// Every record up to log sequence `sequence` has been applied: what the dictionary says is true of it, and applying such a
+    /// record once more must not change it.
+    pub fn has_applied(&mut self, sequence: u64) {
+        self.dictionary_as_of = self.dictionary_as_of.max(sequence);
+    }
+
+    /// Loads a page of blocks that is true of `as_of`, in place of what it lists.
+    pub fn load_page(&mut self, page: u16, as_of: u64, observations: &[Observation]) {
+        self.runs.load_page(page);
         for observation in observations {
-            self.apply(as_of, observation);
+            if let Observation::Stored(stored) = observation {
+                self.store(as_of, &Stored { page, ..stored.clone() });
+            }
         }
-        if let Some(shard) = self.shards.get_mut(shard) {
-            shard.as_of = as_of;
-        }
+        self.runs.loaded_page(page, as_of);
+        self.take_turns();
     }
 
     /// Observations that rebuild the dictionary.
@@ -119,36 +113,47 @@ impl Index {
         self.dictionary.to_observations()
     }
 
-    /// Observations that rebuild a shard, generations that have ended left out.
-    pub fn shard_observations(&self, shard: usize) -> Vec<Observation> {
-        self.shards
-            .get(shard)
-            .map(|shard| shard.to_observations(|holder| self.dictionary.replica(holder.replica).is_some()))
-            .unwrap_or_default()
+    /// Observations that rebuild what a page lists, generations that have ended left out.
+    pub fn page_observations(&self, page: u16) -> Vec<Observation> {
+        let counts = |held: &HeldRun| self.dictionary.replica(held.replica).is_some();
+        self.runs.page(page).filter(counts).map(|held| Observation::Stored(stored(&held))).collect()
     }
 
     /// Observations that rebuild what the generations that `wanted` accepts hold.
-    pub fn observations_of(&self, wanted: impl Fn(ReplicaSlot) -> bool) -> Vec<Observation> {
-        let wanted = |holder: &Holder| wanted(holder.replica) && self.dictionary.replica(holder.replica).is_some();
-        self.shards.iter().flat_map(|shard| shard.to_observations(wanted)).collect()
+    pub fn observations_of(&self, wanted: impl Fn(ReplicaSlot) -> bool + Copy) -> Vec<Observation> {
+        let wanted = |replica| wanted(replica) && self.dictionary.replica(replica).is_some();
+        self.runs.held_by(wanted).map(|held| Observation::Stored(stored(&held))).collect()
+    }
+
+    /// The log sequence that the dictionary and then each page of blocks was loaded at.
+    pub fn loaded_as_of(&self) -> impl Iterator<Item = u64> {
+        let pages = (0..self.pages()).map(|page| self.runs.page_as_of(page));
+        std::iter::once(self.dictionary_as_of).chain(pages)
     }
 
     /// The oldest log sequence that some part of this index was loaded at.
     pub fn oldest_as_of(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.as_of).fold(self.dictionary_as_of, u64::min)
+        self.loaded_as_of().min().unwrap_or(0)
     }
 
-    /// The log sequence that the dictionary and then each shard was loaded at.
-    pub fn loaded_as_of(&self) -> impl Iterator<Item = u64> {
-        std::iter::once(self.dictionary_as_of).chain(self.shards.iter().map(|shard| shard.as_of))
-    }
-
-    /// The log sequence that page `number` was loaded at: 0 is the dictionary, then come the shards.
+    /// The log sequence that page `number` of shared data was loaded at: 0 is the dictionary, then come the pages of blocks.
     pub fn page_as_of(&self, number: u32) -> Option<u64> {
         match number.checked_sub(1) {
             None => Some(self.dictionary_as_of),
-            Some(shard) => self.shards.get(shard as usize).map(|shard| shard.as_of),
+            Some(page) => {
+                u16::try_from(page).ok().filter(|page| *page < self.pages()).map(|at| self.runs.page_as_of(at))
+            }
         }
+    }
+
+    /// How many pages list blocks.
+    pub fn pages(&self) -> u16 {
+        self.runs.pages() as u16
+    }
+
+    /// Pairs that a page lists, those of ended generations until the sweep.
+    pub fn page_pairs(&self, page: u16) -> u64 {
+        self.runs.page_pairs(page)
     }
 
     /// Scopes and replicas.
@@ -156,202 +161,256 @@ impl Index {
         &self.dictionary
     }
 
-    /// Number of (block, replica) pairs, those not yet swept included.
+    /// Number of (block, replica) pairs, expired ones until the sweep.
     pub fn pairs(&self) -> u64 {
-        self.pairs
+        self.runs.pairs()
+    }
+
+    /// How much there is. Goes over every run: not for the request path.
+    pub fn size(&self) -> Size {
+        self.runs.size()
+    }
+
+    /// How many generations hold something.
+    pub fn replicas_holding(&self) -> usize {
+        self.runs.replicas_holding()
     }
 
     /// Blocks that a generation holds, expired ones until the sweep.
     pub fn pairs_of(&self, replica: ReplicaSlot) -> u64 {
-        self.holdings.get(&replica).map_or(0, |scopes| scopes.values().sum())
+        self.runs.pairs_of(replica)
     }
 
     /// Distinct blocks that are held in a scope; expired and ended ones count until the sweep.
     pub fn keys_of(&self, scope: ScopeSlot) -> u64 {
-        self.keys.get(&scope).copied().unwrap_or(0)
+        self.runs.keys_of(scope)
     }
 
     /// The scopes that a generation holds something in, in order.
     pub fn scopes_of(&self, replica: ReplicaSlot) -> Vec<ScopeSlot> {
-        let mut scopes: Vec<ScopeSlot> =
-            self.holdings.get(&replica).into_iter().flat_map(HashMap::keys).copied().collect();
+        let mut scopes: Vec<ScopeSlot> = self.runs.scopes_of(replica).collect();
         scopes.sort_unstable();
         scopes
     }
 
-    /// The blocks that a generation holds. Walks the whole index.
+    /// The blocks that a generation holds, by scope and key. Goes over the whole index.
     pub fn blocks_of(&self, replica: ReplicaSlot) -> Vec<(ScopeSlot, BlockKey)> {
-        if !self.holdings.contains_key(&replica) {
-            return Vec::new();
-        }
-        let pairs = self.shards.iter().flat_map(|shard| shard.pairs(|_, holder| holder.replica == replica));
-        pairs.map(|(scope, key, _)| (scope, key.clone())).collect()
+        self.blocks_from(0, usize::MAX, replica).0
     }
 
-    /// The blocks in a shard that a generation holds, by scope and key.
-    pub fn blocks_in(&self, shard: usize, replica: ReplicaSlot) -> Vec<(ScopeSlot, BlockKey)> {
-        let shard = self.shards.get(shard).filter(|_| self.holdings.contains_key(&replica));
-        let pairs = shard.into_iter().flat_map(|shard| shard.pairs(|_, holder| holder.replica == replica));
-        let mut blocks: Vec<(ScopeSlot, BlockKey)> = pairs.map(|(scope, key, _)| (scope, key.clone())).collect();
+    /// Blocks that a generation holds in a part of the index, by scope and key, and where to go on: the first part begins at
+    /// 0, each takes about `budget` steps or blocks. What is not removed meanwhile may come again.
+    pub fn blocks_from(
+        &self,
+        from: u32,
+        budget: usize,
+        replica: ReplicaSlot,
+    ) -> (Vec<(ScopeSlot, BlockKey)>, Option<u32>) {
+        let (held, next) = self.runs.blocks_from(from, budget, replica);
+        let mut blocks: Vec<_> = held.into_iter().map(|(scope, key)| (scope, key.to_key())).collect();
         blocks.sort_unstable();
-        blocks
+        (blocks, next)
     }
 
-    /// A block's holders, sorted by replica; ended generations until the sweep.
-    pub fn holders(&self, scope: ScopeSlot, key: &BlockKey) -> &[Holder] {
-        self.shards.get(self.shard_of(scope, key)).map_or(&[], |shard| shard.holders(scope, key))
+    /// Everything that is held, by scope, key and replica.
+    pub fn held(&self) -> Vec<(ScopeSlot, BlockKey, Holder)> {
+        let of_run = |held: HeldRun| {
+            let (scope, replica) = (held.scope(), held.replica);
+            let keys: Vec<BlockKey> = held.blocks().map(|(key, _)| key.to_key()).collect();
+            keys.into_iter().filter_map(move |key| Some((scope, self.holder(scope, &key, replica)?, key)))
+        };
+        let mut held: Vec<_> =
+            self.runs.held_by(|_| true).flat_map(of_run).map(|(scope, holder, key)| (scope, key, holder)).collect();
+        held.sort_unstable_by(|a, b| (a.0, &a.1, a.2.replica).cmp(&(b.0, &b.1, b.2.replica)));
+        held
     }
 
-    /// What a generation holds of a block; one that has ended until the sweep.
-    pub fn holder(&self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> Option<&Holder> {
-        self.shards.get(self.shard_of(scope, key))?.holder(scope, key, replica)
+    /// A block's holders, in no order.
+    pub fn holders(&self, scope: ScopeSlot, key: &BlockKey) -> impl Iterator<Item = Holder> {
+        self.runs.holders(scope, key.into())
+    }
+
+    /// What a generation holds of a block.
+    pub fn holder(&self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> Option<Holder> {
+        self.runs.holder(scope, key.into(), replica)
+    }
+
+    /// The leading runs of `chain` in `scope` made of blocks last seen after `oldest_ms`, sorted by replica.
+    pub fn leading_runs(&self, scope: ScopeSlot, chain: &RequestChain, oldest_ms: u64) -> Vec<LeadingRun> {
+        let mut runs = Vec::new();
+        match chain {
+            RequestChain::Exact { key } => return self.runs.exact_runs(scope, key.into(), oldest_ms),
+            RequestChain::Chain(blocks) => {
+                self.runs.leading_runs(scope, &Blocks { blocks, proven: false }, oldest_ms, &mut runs);
+            }
+            RequestChain::Prefixes { hashes, block_size } => {
+                let block_size = block_size.tokens() as u32;
+                self.runs.leading_runs(scope, &PrefixHashes { hashes, block_size }, oldest_ms, &mut runs);
+            }
+        }
+        runs
     }
 
     /// Sets the access count of a block at a generation from what it is.
-    pub fn count_hits(
-        &mut self,
+    pub fn count_hits(&mut self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot, count: impl Fn(u32) -> u32) {
+        self.runs.count(u64::MAX, (scope, &Keys(std::slice::from_ref(key))), (replica, 0..1), count);
+    }
+
+    /// What the access counts are after `by` more hits of the first blocks of `keys`, of as many as stands beside each
+    /// generation; none if nobody holds any of them.
+    pub fn counted(
+        &self,
         scope: ScopeSlot,
-        key: &BlockKey,
-        replica: ReplicaSlot,
-        count: impl FnOnce(u32) -> u32,
-    ) {
-        let at = self.shard_of(scope, key);
-        if let Some(holder) = self.shards.get_mut(at).and_then(|shard| shard.holder_mut(scope, key, replica)) {
-            holder.access_count = count(holder.access_count);
-        }
-    }
-
-    /// How many shards there are.
-    pub fn shards(&self) -> usize {
-        self.shards.len()
-    }
-
-    /// The pairs in the shard that is [swept next](Index::sweep_next) that `expired` says are too old for their scope;
-    /// without those of generations that have ended.
-    pub fn expired_next(&self, expired: impl Fn(&Scope, u64) -> bool) -> Vec<(ScopeSlot, BlockKey, ReplicaSlot)> {
-        let wanted = |slot, holder: &Holder| {
-            self.dictionary.replica(holder.replica).is_some()
-                && self.dictionary.scope(slot).is_some_and(|scope| expired(scope, holder.last_seen_ms))
+        keys: &[BlockKey],
+        hits: &[(ReplicaSlot, usize)],
+        by: u32,
+    ) -> Option<Counted> {
+        let counts = |replica, blocks| -> Vec<u32> {
+            let held = keys.iter().take(blocks).map_while(|key| self.holder(scope, key, replica));
+            held.map(|holder| holder.access_count.saturating_add(by)).collect()
         };
-        let shard = self.shards.get(self.sweep_next % self.shards.len().max(1));
-        let pairs = shard.into_iter().flat_map(|shard| shard.pairs(wanted));
-        let mut expired: Vec<_> = pairs.map(|(scope, key, holder)| (scope, key.clone(), holder.replica)).collect();
+        let replicas = hits.iter().map(|(replica, blocks)| (*replica, counts(*replica, *blocks)));
+        let replicas = replicas.filter(|(_, counts)| !counts.is_empty());
+        let replicas: Vec<_> = replicas.map(|(replica, counts)| ReplicaCounts { replica, counts }).collect();
+        let longest = replicas.iter().map(|at| at.counts.len()).max()?;
+        Some(Counted { scope, keys: keys.iter().take(longest).cloned().collect(), replicas })
+    }
+
+    /// The pairs that a sweep goes over next and that `expired` says are too old for their scope, without those of
+    /// generations that have ended, about `budget` of them; and until where [`Index::sweep_until`] may go then.
+    pub fn expired_next(&self, budget: usize, expired: impl Fn(&Scope, u64) -> bool) -> (Vec<Pair>, u32) {
+        let wanted = |slot, replica, last_seen_ms| {
+            self.dictionary.replica(replica).is_some()
+                && self.dictionary.scope(slot).is_some_and(|scope| expired(scope, last_seen_ms))
+        };
+        let (next, until) = self.runs.next_to_sweep(budget, wanted);
+        let mut expired: Vec<Pair> =
+            next.into_iter().map(|(scope, key, replica)| (scope, key.to_key(), replica)).collect();
         expired.sort_unstable_by(|(scope, key, replica), (next_scope, next_key, next_replica)| {
             (replica, scope, key).cmp(&(next_replica, next_scope, next_key))
         });
-        expired
+        (expired, until)
     }
 
-    /// Whether the last sweep was that of the last shard.
-    pub fn is_swept(&self) -> bool {
-        self.sweep_next >= self.shards.len()
-    }
-
-    /// Sweeps the next shard: drops what has ended, and blocks that `expired` says are too old for their scope.
+    /// Goes on with the sweep for about `budget` steps: drops what has ended, and blocks that `expired` says are too old for
+    /// their scope. True when that was the end of it, so that the next step begins anew.
     ///
     /// Call it only when every record up to the log's end is applied: before, a generation may not be known yet.
-    pub fn sweep_next(&mut self, expired: impl Fn(&Dictionary, &Scope, u64) -> bool) {
-        let at = self.sweep_next % self.shards.len().max(1);
-        self.sweep_next = at + 1;
-        let Some(shard) = self.shards.get_mut(at) else { return };
+    pub fn sweep_step(&mut self, budget: usize, expired: impl Fn(&Dictionary, &Scope, u64) -> bool) -> bool {
+        self.sweep_until(u32::MAX, budget, expired)
+    }
+
+    /// The same, as far as `until`.
+    pub fn sweep_until(
+        &mut self,
+        until: u32,
+        budget: usize,
+        expired: impl Fn(&Dictionary, &Scope, u64) -> bool,
+    ) -> bool {
         let dictionary = &self.dictionary;
-        let mut dropped = Vec::new();
-        shard.retain(
-            |slot, holder| {
-                dictionary.replica(holder.replica).is_some()
-                    && dictionary.scope(slot).is_some_and(|scope| !expired(dictionary, scope, holder.last_seen_ms))
-            },
-            |slot, replica, change| dropped.push((slot, replica, change)),
-        );
-        for (slot, replica, change) in dropped {
-            self.forget(slot, replica, change);
-        }
-    }
-
-    /// Drops what a generation held that has ended, without waiting for the sweep. Walks the whole index.
-    pub fn sweep_ended(&mut self, replica: ReplicaSlot) {
-        if self.dictionary.replica(replica).is_none() {
-            self.clear(u64::MAX, replica);
-        }
-    }
-
-    fn shard_of(&self, scope: ScopeSlot, key: &BlockKey) -> usize {
-        let hash = match key {
-            // Spread once more: explicit keys need not be well mixed.
-            BlockKey::Hash64(hash) => (hash ^ u64::from(scope.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15),
-            BlockKey::Bytes(bytes) => xxh3_64(bytes),
+        let keep = |slot, replica, last_seen_ms| {
+            dictionary.replica(replica).is_some()
+                && dictionary.scope(slot).is_some_and(|scope| !expired(dictionary, scope, last_seen_ms))
         };
-        (hash >> 32) as usize % self.shards.len().max(1)
+        let swept = self.runs.sweep_until(until, budget, keep, |replica| dictionary.replica(replica).is_some());
+        self.take_turns();
+        if swept.complete {
+            let runs = &self.runs;
+            self.unnamed.retain(|scope| runs.keys_of(*scope) > 0);
+        }
+        swept.complete
     }
 
-    fn shard_at(&mut self, sequence: u64, scope: ScopeSlot, key: &BlockKey) -> Option<&mut Shard> {
-        let at = self.shard_of(scope, key);
-        self.shards.get_mut(at).filter(|shard| sequence > shard.as_of)
+    /// Where the sweep is.
+    pub fn sweep_at(&self) -> u32 {
+        self.runs.sweep_at().0
     }
 
-    fn store(&mut self, sequence: u64, scope: ScopeSlot, key: BlockKey, holder: Holder) {
-        let Some(shard) = self.shard_at(sequence, scope, &key) else { return };
-        let change = shard.store(scope, key, holder);
-        if change == Change::None {
-            return;
+    /// Until where to [sweep](Index::sweep_until) in `ms` so that a whole sweep takes `all_ms`.
+    pub fn sweep_share(&self, ms: u64, all_ms: u64) -> u32 {
+        let (at, numbers) = self.runs.sweep_at();
+        let share = u64::from(numbers).saturating_mul(ms).div_ceil(all_ms.max(1));
+        at.saturating_add(u32::try_from(share).unwrap_or(u32::MAX))
+    }
+
+    /// Drops what a generation holds, at once in every count. Goes over the whole index.
+    pub fn drop_blocks(&mut self, replica: ReplicaSlot) {
+        self.apply(u64::MAX, Observation::Cleared { replica });
+    }
+
+    /// Sweeps everything.
+    pub fn sweep(&mut self, expired: impl Fn(&Dictionary, &Scope, u64) -> bool) {
+        // From the beginning: a sweep that was under way is ended first.
+        while !self.sweep_step(usize::MAX, |_, _, _| false) {}
+        while !self.sweep_step(usize::MAX, &expired) {}
+    }
+
+    fn store(&mut self, sequence: u64, stored: &Stored) {
+        if !self.runs.knows(stored.replica) {
+            self.set_standing(stored.replica);
         }
-        self.pairs += 1;
-        if change == Change::Block {
-            *self.keys.entry(scope).or_default() += 1;
-        }
-        let held = self.holdings.entry(holder.replica).or_default().entry(scope).or_default();
-        *held += 1;
-        if *held == 1 && self.dictionary.complete_replica(holder.replica).is_some() {
-            self.count(scope, holder.replica);
+        let report = Report {
+            scope: stored.scope,
+            replica: stored.replica,
+            tier: stored.tier,
+            last_seen_ms: stored.last_seen_ms,
+            access_count: stored.access_count,
+            parent: stored.parent.as_ref().map(KeyRef::from),
+            chained: stored.chained,
+            page: stored.page.min(self.pages().saturating_sub(1)),
+            sequence,
+        };
+        self.runs.store(&report, stored.blocks.iter().map(|block| (KeyRef::from(&block.key), block.token_count)));
+        self.take_turns();
+    }
+
+    fn set_counts(&mut self, sequence: u64, counted: &Counted) {
+        for at in &counted.replicas {
+            // Most blocks of a chain have the same count: those are set together.
+            let mut from = 0;
+            for same in at.counts.chunk_by(|one, next| one == next) {
+                let (until, count) = (from + same.len(), same.first().copied().unwrap_or(0));
+                self.runs.count(sequence, (counted.scope, &Keys(&counted.keys)), (at.replica, from..until), |_| count);
+                from = until;
+            }
         }
     }
 
-    fn remove(&mut self, sequence: u64, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) {
-        let change = self.shard_at(sequence, scope, key).map(|shard| shard.remove(scope, key, replica));
-        self.forget(scope, replica, change.unwrap_or(Change::None));
+    /// Tells the runs what the dictionary says of a generation.
+    fn set_standing(&mut self, replica: ReplicaSlot) {
+        let known = self.dictionary.replica(replica);
+        let standing = Standing {
+            counts: self.dictionary.complete_replica(replica).is_some(),
+            reasserted_ms: known.map_or(0, |known| known.reasserted_ms),
+        };
+        self.runs.set_standing(replica, standing);
     }
 
-    fn clear(&mut self, sequence: u64, replica: ReplicaSlot) {
-        if !self.holdings.contains_key(&replica) {
-            return;
-        }
-        let mut dropped = Vec::new();
-        for shard in self.shards.iter_mut().filter(|shard| sequence > shard.as_of) {
-            shard.retain(|_, holder| holder.replica != replica, |scope, _, change| dropped.push((scope, change)));
-        }
-        for (scope, change) in dropped {
-            self.forget(scope, replica, change);
-        }
-    }
-
-    /// Takes a pair that is gone out of the counts.
-    fn forget(&mut self, scope: ScopeSlot, replica: ReplicaSlot, change: Change) {
-        if change == Change::None {
-            return;
-        }
-        self.pairs = self.pairs.saturating_sub(1);
-        if change == Change::Block && take_one(&mut self.keys, scope) {
-            self.unnamed.remove(&scope);
-        }
-        let Some(scopes) = self.holdings.get_mut(&replica) else { return };
-        if take_one(scopes, scope) && self.dictionary.complete_replica(replica).is_some() {
-            self.discount(scope, replica);
-        }
-        if self.holdings.get(&replica).is_some_and(HashMap::is_empty) {
-            self.holdings.remove(&replica);
+    /// Notes who began or ceased to hold something.
+    fn take_turns(&mut self) {
+        for turn in self.runs.take_turns() {
+            if self.dictionary.complete_replica(turn.replica).is_some() {
+                if turn.holds { self.count(turn.scope, turn.replica) } else { self.discount(turn.scope, turn.replica) }
+            } else if turn.holds && self.dictionary.scope(turn.scope).is_none() {
+                self.unnamed.insert(turn.scope);
+            }
         }
     }
 }
 
-/// True if that was the last one.
-fn take_one<Key: Eq + std::hash::Hash>(counts: &mut HashMap<Key, u64>, key: Key) -> bool {
-    let Some(count) = counts.get_mut(&key) else { return false };
-    *count = count.saturating_sub(1);
-    let is_last = *count == 0;
-    if is_last {
-        counts.remove(&key);
+/// The observation of what is held.
+fn stored(held: &HeldRun) -> Stored {
+    Stored {
+        replica: held.replica,
+        scope: held.scope(),
+        tier: held.tier(),
+        last_seen_ms: held.last_seen_ms(),
+        parent: held.parent().map(KeyRef::to_key),
+        chained: held.chained(),
+        page: held.page(),
+        access_count: Some(held.access_count()),
+        blocks: held.blocks().map(|(key, token_count)| StoredBlock { key: key.to_key(), token_count }).collect(),
     }
-    is_last
 }
 
 #[cfg(test)]

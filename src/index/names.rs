@@ -66,6 +66,21 @@ impl Index {
         let turn = self.dictionary.apply(observation);
         for replica in turn.ended {
             self.scopes_of(replica).into_iter().for_each(|scope| self.discount(scope, replica));
+            // A number that is announced anew, in a replay, keeps what it has.
+            if self.dictionary.replica(replica).is_none() {
+                self.runs.clear(replica);
+                self.take_turns();
+            }
+        }
+        match observation {
+            Observation::ReplicaUp { replica, .. }
+            | Observation::ReplicaComplete { replica }
+            | Observation::Reasserted { replica, .. }
+                if self.dictionary.replica(*replica).is_some() =>
+            {
+                self.set_standing(*replica);
+            }
+            _ => {}
         }
         if let Some(replica) = turn.begun {
             self.scopes_of(replica).into_iter().for_each(|scope| self.count(scope, replica));
@@ -96,8 +111,7 @@ impl Index {
     /// The generations that count and hold something in a scope.
     fn complete_holding(&self, slot: ScopeSlot) -> Vec<ReplicaSlot> {
         let complete = |replica: &ReplicaSlot| self.dictionary.complete_replica(*replica).is_some();
-        let holding = self.holdings.iter().filter(|(_, scopes)| scopes.contains_key(&slot));
-        holding.map(|(replica, _)| *replica).filter(complete).collect()
+        self.runs.holding(slot).map(|(replica, _)| replica).filter(complete).collect()
     }
 
     /// A generation that counts holds something in `scope`.

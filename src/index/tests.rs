@@ -1,5 +1,4 @@
 use super::*;
-use crate::index::run::LeadingRun;
 use crate::observation::{Member, Stored, Tier};
 use crate::request::{ChainBlock, RequestChain};
 
@@ -109,10 +108,9 @@ fn a_generation_that_arrives_does_not_count_and_one_that_ended_no_longer_does() 
     assert_eq!(runs(&index, &[1, 2], NEVER), [(1, 16)]);
     index.apply(22, complete);
     assert_eq!(runs(&index, &[1, 2], NEVER), [(2, 32)]);
-    assert_eq!([1, 2].map(|replica| index.pairs_of(ReplicaSlot(replica))), [1, 2]);
-    for _ in 0..4 {
-        index.sweep_next(|_, _, _| false);
-    }
+    assert_eq!([1, 2].map(|replica| index.pairs_of(ReplicaSlot(replica))), [0, 2], "ended, at once");
+    assert_eq!(index.keys_of(SCOPE), 2);
+    index.sweep(|_, _, _| false);
     assert_eq!([1, 2].map(|replica| index.pairs_of(ReplicaSlot(replica))), [0, 2]);
     assert_eq!(index.pairs(), 2);
 }
@@ -120,9 +118,7 @@ fn a_generation_that_arrives_does_not_count_and_one_that_ended_no_longer_does() 
 #[test]
 fn the_sweep_drops_what_has_expired() {
     let mut index = index(up(1, "a").into_iter().chain([stored(1, &[1], 5), stored(1, &[2], 50)]));
-    for _ in 0..4 {
-        index.sweep_next(|_, _, last_seen_ms| last_seen_ms < 10);
-    }
+    index.sweep(|_, _, last_seen_ms| last_seen_ms < 10);
     assert_eq!(index.pairs(), 1);
     assert_eq!(runs(&index, &[2], NEVER), [(1, 16)]);
 }
@@ -137,8 +133,8 @@ fn pages_rebuild_the_index_and_replaying_what_they_cover_changes_nothing() {
     let original = index(facts.clone());
     let mut rebuilt = Index::new(4);
     rebuilt.load_dictionary(6, &original.dictionary_observations());
-    for shard in 0..4 {
-        rebuilt.load_shard(shard, 6, original.shard_observations(shard));
+    for page in 0..4 {
+        rebuilt.load_page(page, 6, &original.page_observations(page));
     }
     // The record under sequence 4 stored block 3, which was removed again under 6: a page as of 6 covers both.
     rebuilt.apply(4, stored(1, &[1, 2, 3], 5));
@@ -187,8 +183,8 @@ fn names_are_known_while_a_generation_that_counts_holds_something_under_them() {
     assert_eq!(index.known_models("u").count() + index.known_schemes("t", "x").count(), 0);
     index.apply(21, Observation::ReplicaGone { replica: ReplicaSlot(1) });
     assert_eq!(known(&index), (false, false, false), "gone counts no more, swept or not");
-    assert_eq!((index.pairs(), index.keys_of(SCOPE)), (2, 2));
-    (0..4).for_each(|_| index.sweep_next(|_, _, _| false));
+    assert_eq!((index.pairs(), index.keys_of(SCOPE)), (0, 2), "the blocks go with the sweep");
+    index.sweep(|_, _, _| false);
     assert_eq!((index.pairs(), index.keys_of(SCOPE)), (0, 0));
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Publisher;
 use super::entries::{ReplicaName, ScopeName};
-use crate::index::shard::Holder;
+use crate::index::Holder;
 use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, Stored, StoredBlock};
 
 // === impl Publisher ===
@@ -48,7 +48,7 @@ impl Publisher {
     /// What a reported replica holds, blocks of one report together.
     fn holdings(&self, replica: &ReplicaName) -> Vec<(ScopeName, BlockKey, Holder)> {
         let held = self.index.blocks_of(replica.slot).into_iter().filter_map(|(scope, key)| {
-            let holder = *self.index.holder(scope, &key, replica.slot)?;
+            let holder = self.index.holder(scope, &key, replica.slot)?;
             Some((self.scope_name(scope)?, key, holder))
         });
         let mut held: Vec<(ScopeName, BlockKey, Holder)> = held.collect();

@@ -83,14 +83,8 @@ impl Publisher {
             return;
         }
         for ranked in delivered {
-            match chain {
-                RequestChain::Exact { key } if ranked.matched_blocks > 0 => self.hit(scope, key, ranked.replica),
-                RequestChain::Exact { .. } => {}
-                RequestChain::Chain(blocks) => {
-                    for block in blocks.iter().take(ranked.matched_blocks) {
-                        self.hit(scope, &block.key, ranked.replica);
-                    }
-                }
+            for key in chain.keys(ranked.matched_blocks) {
+                self.hit(scope, &key, ranked.replica);
             }
         }
     }
@@ -123,7 +117,7 @@ impl Publisher {
         self.count_hits(scope, key, replica, |count| count.saturating_add(1));
     }
 
-    fn count_hits(&mut self, scope: &Scope, key: &BlockKey, slot: ReplicaSlot, count: impl FnOnce(u32) -> u32) {
+    fn count_hits(&mut self, scope: &Scope, key: &BlockKey, slot: ReplicaSlot, count: impl Fn(u32) -> u32) {
         let dictionary = self.index.dictionary();
         let Some(scope) = dictionary.scope_slot(scope).and_then(|slot| self.scope_name(slot)) else { return };
         let Some(replica) = dictionary.replica(slot) else { return };

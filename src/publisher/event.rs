@@ -9,6 +9,9 @@ use super::message::{CacheEvent, EventKind};
 use super::report::time_ms;
 use crate::observation::{BlockKey, Member, Observation, RESERVED_TENANT, ReplicaStats};
 
+/// Blocks that a step of clearing takes away.
+const CLEARED_AT_ONCE: usize = 256;
+
 // === impl Publisher ===
 
 impl Publisher {
@@ -67,17 +70,18 @@ impl Publisher {
         is_taken.then_some(member)
     }
 
-    /// Takes away what a reported member holds in one part of the index; true if the next step has more to take. With the
-    /// steps from 0 on before [`Publisher::event`] clears a member, there is nothing left to walk the whole index for,
+    /// Takes away some of what a reported member holds, from a place in the index on, and says where to go on, if there is more.
+    /// With the steps from 0 on before [`Publisher::event`] clears a member, there is nothing left to walk the whole index for,
     /// and between any two others can have their turn. Ask [`Publisher::cleared_by`] first: this cannot be taken back.
-    pub fn clear_step(&mut self, member: &Member, step: usize) -> bool {
-        let Some(replica) = self.known_replica(member) else { return false };
-        for (scope, key) in self.index.blocks_in(step, replica.slot) {
+    pub fn clear_step(&mut self, member: &Member, from: u32) -> Option<u32> {
+        let replica = self.known_replica(member)?;
+        let (blocks, next) = self.index.blocks_from(from, CLEARED_AT_ONCE, replica.slot);
+        for (scope, key) in blocks {
             if let Some(scope) = self.scope_name(scope) {
                 self.remove(&replica, &scope, &key);
             }
         }
-        step.saturating_add(1) < self.index.shards() && self.index.pairs_of(replica.slot) > 0
+        next.filter(|_| self.index.pairs_of(replica.slot) > 0)
     }
 
     /// The member holds nothing any more, and its load is not known. It stays a member until the next sweep, for it may

@@ -42,7 +42,8 @@ use message::ReportedStats;
 /// The longest tenant, model, scheme, adapter or replica id, in bytes.
 pub const MAX_NAME_BYTES: usize = 512;
 
-const SHARDS: u32 = 64;
+/// The publisher writes no pages.
+const PAGES: u32 = 1;
 
 /// What bounds a [`Publisher`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,7 +127,7 @@ impl Publisher {
         Publisher {
             limits,
             policies: Policies::default(),
-            index: Index::new(SHARDS),
+            index: Index::new(PAGES),
             sequence: 0,
             changes: Vec::new(),
             last_replica: 0,

@@ -9,38 +9,38 @@ use super::evict::Cause;
 use super::{Publisher, Reported};
 use crate::observation::{BlockKey, Member, ReplicaSlot, ScopeSlot};
 
+/// Blocks, and runs of them, that a step goes over.
+const STEP: usize = 256;
+
 // === impl Publisher ===
 
 impl Publisher {
     /// Sweeps all. Changes follow for what goes by age; what has ended with its generation is forgotten.
     pub fn sweep(&mut self, now_ms: u64) {
-        for _ in 0..self.sweep_steps() {
-            self.sweep_step(now_ms);
+        // One that was under way is ended first, since it has passed some by.
+        for _ in 0..2 {
+            while !self.sweep_step(now_ms) {}
         }
     }
 
-    /// How many steps make a whole sweep.
-    pub fn sweep_steps(&self) -> usize {
-        self.index.shards()
-    }
-
-    /// Sweeps the next part.
-    pub fn sweep_step(&mut self, now_ms: u64) {
+    /// Sweeps the next part; true when that was the last one, and the next step begins anew.
+    pub fn sweep_step(&mut self, now_ms: u64) -> bool {
         let policies = &self.policies;
-        let expired = self.index.expired_next(|scope, last_seen_ms| {
+        let (expired, until) = self.index.expired_next(STEP, |scope, last_seen_ms| {
             now_ms.saturating_sub(last_seen_ms) >= policies.for_tenant(&scope.tenant_id).eviction_ttl_ms
         });
         for (scope, key, replica) in expired {
             self.expire(scope, key, replica);
         }
-        self.index.sweep_next(|_, _, _| false);
-        if self.index.is_swept() {
+        let complete = self.index.sweep_until(until, STEP, |_, _, _| false);
+        if complete {
             self.sweep_members(now_ms);
             let limited: Vec<String> = self.entries.tenants_with_quota().map(str::to_owned).collect();
             limited.iter().for_each(|tenant_id| self.enforce_quota(tenant_id, |_, _, _| {}));
             self.enforce_cap(|_, _, _| {});
             self.sweep_scopes();
         }
+        complete
     }
 
     fn expire(&mut self, scope: ScopeSlot, key: BlockKey, replica: ReplicaSlot) {

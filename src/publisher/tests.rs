@@ -9,7 +9,7 @@ mod scopes;
 
 use super::message::{CacheEvent, CacheStateUpdate, EventKind, PrefixEntry, ReportedStats};
 use super::*;
-use crate::index::shard::Holder;
+use crate::index::Holder;
 use crate::observation::{BlockKey, RESERVED_TENANT, Scope, Tier};
 
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -71,13 +71,13 @@ fn reasons(dropped: &Dropped) -> Vec<(&'static str, u64)> {
 }
 
 /// What the generations of a replica that count hold of a block.
-fn held<'a>(index: &'a Index, scope: &Scope, hash: &str, replica_id: &str) -> Option<&'a Holder> {
+fn held(index: &Index, scope: &Scope, hash: &str, replica_id: &str) -> Option<Holder> {
     let slot = index.dictionary().scope_slot(scope)?;
-    let is_it = |holder: &&Holder| {
+    let is_it = |holder: &Holder| {
         let replica = index.dictionary().complete_replica(holder.replica);
         replica.is_some_and(|replica| &*replica.replica_id == replica_id)
     };
-    index.holders(slot, &key(hash)).iter().find(is_it)
+    index.holders(slot, &key(hash)).find(is_it)
 }
 
 /// The hashes that `replica_id` holds in the scope of the base model, out of single letters.

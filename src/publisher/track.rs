@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Publisher;
 use super::entries::{Rank, ReplicaName, ScopeName};
-use crate::index::shard::Holder;
+use crate::index::Holder;
 use crate::observation::{BlockKey, Observation, ScopeSlot};
 use crate::routing::policy::Eviction;
 
@@ -24,8 +24,8 @@ impl Publisher {
                 (scope, key, rank)
             })
             .collect();
+        self.index.drop_blocks(replica.slot);
         self.commit(change);
-        self.index.sweep_ended(replica.slot);
         for (scope, key, before) in ranked {
             let now = self.rank(replica, &scope, &key);
             self.entries.reorder(&scope, &key, replica, before, now);
@@ -77,11 +77,11 @@ impl Publisher {
         })
     }
 
-    fn reported_holdings(&self, scope: &ScopeName, key: &BlockKey) -> impl Iterator<Item = &Holder> {
-        self.index.holders(scope.slot, key).iter().filter(|holder| self.is_reported(holder))
+    fn reported_holdings(&self, scope: &ScopeName, key: &BlockKey) -> impl Iterator<Item = Holder> {
+        self.index.holders(scope.slot, key).filter(|holder| self.is_reported(holder))
     }
 
-    fn reported_holder(&self, replica: &ReplicaName, scope: &ScopeName, key: &BlockKey) -> Option<&Holder> {
+    fn reported_holder(&self, replica: &ReplicaName, scope: &ScopeName, key: &BlockKey) -> Option<Holder> {
         self.index.holder(scope.slot, key, replica.slot).filter(|holder| self.is_reported(holder))
     }
 

@@ -63,8 +63,15 @@ pub enum RequestChain {
         /// The key.
         key: BlockKey,
     },
-    /// One key a block, from the start of the prompt; at least one.
+    /// One key a block, from the start of the prompt, as the request has them; at least one.
     Chain(Vec<ChainBlock>),
+    /// The prefix hashes of the prompt's full blocks, computed here from its token ids; at least one.
+    Prefixes {
+        /// The [hashes](crate::fingerprint::PrefixHash).
+        hashes: Vec<u64>,
+        /// Tokens in a block.
+        block_size: BlockSize,
+    },
 }
 
 /// A block of a request's chain.
@@ -84,4 +91,45 @@ pub struct BodyRefusal {
     /// The model that serves the request; where that is not known, what the request named. Any text: bound it before it
     /// becomes a metric label.
     pub model: Option<String>,
+}
+
+// === impl RequestChain ===
+
+impl RequestChain {
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        match self {
+            RequestChain::Exact { .. } => 1,
+            RequestChain::Chain(blocks) => blocks.len(),
+            RequestChain::Prefixes { hashes, .. } => hashes.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The first `count` keys.
+    pub fn keys(&self, count: usize) -> Vec<BlockKey> {
+        match self {
+            RequestChain::Exact { key } => std::iter::once(key).take(count).cloned().collect(),
+            RequestChain::Chain(blocks) => blocks.iter().take(count).map(|block| block.key.clone()).collect(),
+            RequestChain::Prefixes { hashes, .. } => {
+                hashes.iter().take(count).map(|hash| BlockKey::Hash64(*hash)).collect()
+            }
+        }
+    }
+
+    /// The blocks of a part of it, as a chain of their own; of an exact key all.
+    pub fn piece(&self, blocks: std::ops::Range<usize>) -> RequestChain {
+        match self {
+            RequestChain::Exact { .. } => self.clone(),
+            RequestChain::Chain(all) => RequestChain::Chain(all.get(blocks).unwrap_or_default().to_vec()),
+            RequestChain::Prefixes { hashes, block_size } => RequestChain::Prefixes {
+                hashes: hashes.get(blocks).unwrap_or_default().to_vec(),
+                block_size: *block_size,
+            },
+        }
+    }
 }

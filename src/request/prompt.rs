@@ -165,14 +165,13 @@ fn derived(ids: &[u32], strategy: Strategy, block_size: BlockSize) -> Result<Res
         return Err(Detail::TooManyTokens);
     }
     let tokens = i32::try_from(block_size.tokens()).map_err(|_| Detail::ShortPrompt)?;
-    let keys = prefix_hashes(ids, block_size, None).map(BlockKey::from);
-    if strategy.enable_chain_matching {
-        let blocks: Vec<ChainBlock> = keys.map(|key| ChainBlock { key, tokens }).collect();
-        return if blocks.is_empty() { Err(Detail::ShortPrompt) } else { Ok(Resolved::chain(blocks)) };
+    let hashes: Vec<u64> = prefix_hashes(ids, block_size, None).map(|hash| hash.0).collect();
+    let last = hashes.last().copied().ok_or(Detail::ShortPrompt)?;
+    let effective_tokens = (hashes.len() as i64).saturating_mul(tokens.into());
+    if !strategy.enable_chain_matching {
+        return Ok(Resolved::exact(BlockKey::Hash64(last), effective_tokens));
     }
-    let blocks = ids.len() / block_size.tokens();
-    let last = keys.last().ok_or(Detail::ShortPrompt)?;
-    Ok(Resolved::exact(last, (blocks as i64).saturating_mul(tokens.into())))
+    Ok(Resolved { chain: RequestChain::Prefixes { hashes, block_size }, effective_tokens, tokenized: None })
 }
 
 fn tokenized(text: &str, model_id: &str, tokenizer: &dyn Tokenizer) -> Result<Vec<u32>, Detail> {

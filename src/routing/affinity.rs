@@ -69,14 +69,17 @@ fn place<'a>(by: AffinityHash, hash: u64, ids: impl ExactSizeIterator<Item = &'a
 /// The hash of a prompt; `None` for a key without bytes.
 pub fn prompt_hash(chain: &RequestChain, of: AffinitySeed) -> Option<u64> {
     let mut seed = Vec::new();
+    let counted = match of {
+        AffinitySeed::Chain => chain.len(),
+        AffinitySeed::Head => 1,
+    };
     match chain {
         RequestChain::Exact { key } => key.write_to(&mut seed),
         RequestChain::Chain(blocks) => {
-            let counted = match of {
-                AffinitySeed::Chain => blocks.len(),
-                AffinitySeed::Head => 1,
-            };
             blocks.iter().take(counted).for_each(|block| add(&mut seed, &block.key));
+        }
+        RequestChain::Prefixes { hashes, .. } => {
+            hashes.iter().take(counted).for_each(|hash| add(&mut seed, &BlockKey::Hash64(*hash)));
         }
     }
     if seed.is_empty() {

@@ -14,8 +14,7 @@ use std::sync::Arc;
 use super::policy::{Policy, Ranking};
 use super::reason::{Detail, ReasonCode};
 use super::{affinity, prefix_match, tenant_hot, unknown};
-use crate::index::Index;
-use crate::index::run::LeadingRun;
+use crate::index::{Index, LeadingRun};
 use crate::observation::{ReplicaSlot, Scope, Tier};
 use crate::request::{RequestChain, Resolved};
 

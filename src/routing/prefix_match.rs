@@ -9,8 +9,8 @@ use super::decision::{Question, RankedReplica};
 use super::policy::{Denominator, SharedPrefix};
 use super::reason::Detail;
 use super::score::{distinguishing_power, finite, freshness, pressure_factor, slo_bias};
+use crate::index::LeadingRun;
 use crate::index::dictionary::Replica;
-use crate::index::run::LeadingRun;
 
 /// The replicas worth trying, best first.
 ///

@@ -2,10 +2,7 @@
 
 use serde_json::{Map, Value};
 use warmroute::fingerprint::{BlockSize, prefix_hashes};
-use warmroute::observation::BlockKey;
-use warmroute::request::{
-    ChainBlock, HeaderInputs, NoAdapters, RequestChain, RequestHead, names, read_body, read_head,
-};
+use warmroute::request::{HeaderInputs, NoAdapters, RequestChain, RequestHead, names, read_body, read_head};
 use warmroute::routing::policy::Strategy;
 
 use crate::{bodies, config, headers, resolve};
@@ -142,9 +139,9 @@ fn naive(body: &[u8]) -> Option<Result<RequestChain, &'static str>> {
     }
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     let Some(ids) = prompt.iter().map(id).collect::<Option<Vec<u32>>>() else { return Some(Err("wrong_type")) };
-    let keys = prefix_hashes(&ids, BlockSize::DEFAULT, None).map(BlockKey::from);
-    let blocks: Vec<_> = keys.map(|key| ChainBlock { key, tokens: 16 }).collect();
-    Some(if blocks.is_empty() { Err("short_prompt") } else { Ok(RequestChain::Chain(blocks)) })
+    let block_size = BlockSize::DEFAULT;
+    let hashes: Vec<u64> = prefix_hashes(&ids, block_size, None).map(|hash| hash.0).collect();
+    Some(if hashes.is_empty() { Err("short_prompt") } else { Ok(RequestChain::Prefixes { hashes, block_size }) })
 }
 
 /// The generator of Steele, Lea and Flood: the same numbers on every machine.

@@ -2,14 +2,18 @@
 //!
 //! One flat map from (scope, key, replica); every question goes over all replicas and all blocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use warmroute::index::run::LeadingRun;
+use warmroute::index::LeadingRun;
 use warmroute::observation::{BlockKey, ReplicaSlot, ScopeSlot, Tier};
 
 /// Every report so far, folded.
 #[derive(Clone, Debug, Default)]
-pub struct HeldBlocks(BTreeMap<(ScopeSlot, BlockKey, ReplicaSlot), Held>);
+pub struct HeldBlocks {
+    held: BTreeMap<(ScopeSlot, BlockKey, ReplicaSlot), Held>,
+    /// When all that a replica holds was known to be held.
+    reasserted: BTreeMap<ReplicaSlot, u64>,
+}
 
 /// What is known of one block at one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,26 +36,51 @@ impl HeldBlocks {
         held: Held,
         access_count: Option<u32>,
     ) -> bool {
-        let before = self.0.get(&(scope, key.clone(), replica)).map(|before| before.access_count);
+        let before = self.held.get(&(scope, key.clone(), replica)).map(|before| before.access_count);
         let access_count = access_count.or(before).unwrap_or(0);
-        self.0.insert((scope, key.clone(), replica), Held { access_count, ..held }).is_none()
+        self.held.insert((scope, key.clone(), replica), Held { access_count, ..held }).is_none()
     }
 
     pub fn remove(&mut self, scope: ScopeSlot, keys: &[BlockKey], replica: ReplicaSlot) -> u64 {
-        keys.iter().map(|key| u64::from(self.0.remove(&(scope, key.clone(), replica)).is_some())).sum()
+        keys.iter().map(|key| u64::from(self.held.remove(&(scope, key.clone(), replica)).is_some())).sum()
     }
 
-    pub fn retain(&mut self, keep: impl Fn(ScopeSlot, ReplicaSlot, &Held) -> bool) {
-        self.0.retain(|(scope, _, replica), held| keep(*scope, *replica, held));
+    /// Takes away what was last seen at `oldest_ms` or before.
+    pub fn sweep(&mut self, oldest_ms: u64) {
+        let mut held = std::mem::take(&mut self.held);
+        held.retain(|(.., replica), held| self.last_seen_ms(*replica, held) > oldest_ms);
+        self.held = held;
     }
 
-    pub fn held(&self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> Option<&Held> {
-        self.0.get(&(scope, key.clone(), replica))
+    /// Distinct blocks in a scope.
+    pub fn keys(&self, scope: ScopeSlot) -> u64 {
+        let keys: BTreeSet<&BlockKey> =
+            self.held.keys().filter(|(within, ..)| *within == scope).map(|(_, key, _)| key).collect();
+        keys.len() as u64
+    }
+
+    pub fn reassert(&mut self, replica: ReplicaSlot, at_ms: u64) {
+        self.reasserted.insert(replica, at_ms);
+    }
+
+    /// Takes from a replica all that it holds.
+    pub fn clear(&mut self, replica: ReplicaSlot) {
+        self.held.retain(|(.., holder), _| *holder != replica);
+        self.reasserted.remove(&replica);
+    }
+
+    pub fn held(&self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> Option<Held> {
+        let held = self.held.get(&(scope, key.clone(), replica))?;
+        Some(Held { last_seen_ms: self.last_seen_ms(replica, held), ..*held })
+    }
+
+    fn last_seen_ms(&self, replica: ReplicaSlot, held: &Held) -> u64 {
+        held.last_seen_ms.max(self.reasserted.get(&replica).copied().unwrap_or(0))
     }
 
     pub fn credit(&mut self, scope: ScopeSlot, keys: &[BlockKey], replica: ReplicaSlot) {
         for key in keys {
-            if let Some(held) = self.0.get_mut(&(scope, key.clone(), replica)) {
+            if let Some(held) = self.held.get_mut(&(scope, key.clone(), replica)) {
                 held.access_count += 1;
             }
         }
@@ -60,7 +89,7 @@ impl HeldBlocks {
     pub fn runs(&self, scope: ScopeSlot, keys: &[BlockKey], tokens: &[u32], oldest_ms: u64) -> Vec<LeadingRun> {
         let runs = self.replicas().into_iter().filter_map(|replica| {
             let held = |key: &BlockKey| self.held(scope, key, replica).filter(|held| held.last_seen_ms > oldest_ms);
-            let leading: Vec<(&Held, u32)> =
+            let leading: Vec<(Held, u32)> =
                 keys.iter().zip(tokens).map_while(|(key, tokens)| Some((held(key)?, *tokens))).collect();
             Some(LeadingRun {
                 replica,
@@ -88,7 +117,7 @@ impl HeldBlocks {
     }
 
     fn replicas(&self) -> Vec<ReplicaSlot> {
-        let mut replicas: Vec<ReplicaSlot> = self.0.keys().map(|(.., replica)| *replica).collect();
+        let mut replicas: Vec<ReplicaSlot> = self.held.keys().map(|(.., replica)| *replica).collect();
         replicas.sort_unstable();
         replicas.dedup();
         replicas

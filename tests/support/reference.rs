@@ -4,6 +4,7 @@
 //! it, and the score is computed in f64.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use warmroute::observation::{
     BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
@@ -17,6 +18,8 @@ pub struct Reference {
     scopes: BTreeMap<ScopeSlot, Scope>,
     generations: BTreeMap<ReplicaSlot, Generation>,
     held: BTreeMap<(ScopeSlot, BlockKey, ReplicaSlot), Held>,
+    /// Blocks of ended generations that were taken back since the last sweep: an index need not look.
+    taken_back: BTreeSet<(ScopeSlot, BlockKey)>,
 }
 
 /// A generation of a replica that has not ended.
@@ -93,10 +96,18 @@ impl Reference {
             }
             Observation::Removed { replica, scope, keys } => {
                 for key in keys {
-                    self.held.remove(&(*scope, key.clone(), *replica));
+                    let had = self.held.remove(&(*scope, key.clone(), *replica)).is_some();
+                    if had && !self.generations.contains_key(replica) {
+                        self.taken_back.insert((*scope, key.clone()));
+                    }
                 }
             }
-            Observation::Cleared { replica } => self.held.retain(|(.., holder), _| holder != replica),
+            Observation::Cleared { replica } => {
+                let ended = !self.generations.contains_key(replica);
+                let taken = self.held.keys().filter(|(.., holder)| ended && holder == replica);
+                self.taken_back.extend(taken.map(|(scope, key, _)| (*scope, key.clone())));
+                self.held.retain(|(.., holder), _| holder != replica);
+            }
             Observation::Stats { replica, stats } => {
                 if let Some(generation) = self.generations.get_mut(replica) {
                     generation.stats = Some(*stats);
@@ -113,7 +124,8 @@ impl Reference {
 
     /// Forgets what was last seen at `oldest_ms` or before, what ended generations held, and what is in no known scope.
     pub fn sweep(&mut self, oldest_ms: u64) {
-        let Reference { scopes, generations, held } = self;
+        let Reference { scopes, generations, held, taken_back } = self;
+        taken_back.clear();
         held.retain(|(scope, _, replica), held| {
             held.last_seen_ms > oldest_ms && generations.contains_key(replica) && scopes.contains_key(scope)
         });
@@ -141,7 +153,9 @@ impl Reference {
                 let generation = &self.generations[slot];
                 let sharing = match request.chain {
                     RequestChain::Exact { .. } => runs.len(),
-                    RequestChain::Chain(_) => runs.values().filter(|other| other.tokens >= run.tokens).count(),
+                    RequestChain::Chain(_) | RequestChain::Prefixes { .. } => {
+                        runs.values().filter(|other| other.tokens >= run.tokens).count()
+                    }
                 };
                 let score = score(run, generation.stats.as_ref(), sharing, total, request, policy, ranking, now_ms);
                 (generation.member.replica_id.clone(), (generation.address.clone(), score, run.tokens as u32))
@@ -175,6 +189,7 @@ impl Reference {
                     tier: leading.iter().map(|(held, _)| held.tier).max()?,
                 })
             }
+            RequestChain::Prefixes { .. } => panic!("requests bring their keys"),
         }
     }
 
@@ -201,11 +216,13 @@ impl Reference {
         self.generations.iter().filter(|(_, generation)| of(generation)).map(|(slot, _)| *slot).collect()
     }
 
-    /// Distinct blocks in a scope, held by whatever generation.
-    pub fn keys(&self, scope: ScopeSlot) -> u64 {
-        let keys: BTreeSet<&BlockKey> =
-            self.held.keys().filter(|(slot, ..)| *slot == scope).map(|(_, key, _)| key).collect();
-        keys.len() as u64
+    /// How many distinct blocks an index may count in a scope: those of ended generations as long as they may stay.
+    pub fn keys(&self, scope: ScopeSlot) -> RangeInclusive<u64> {
+        let held = self.held.keys().filter(|(slot, ..)| *slot == scope);
+        let fewest: BTreeSet<&BlockKey> = held.clone().map(|(_, key, _)| key).collect();
+        let mut most = fewest.clone();
+        most.extend(self.taken_back.iter().filter(|(slot, _)| *slot == scope).map(|(_, key)| key));
+        fewest.len() as u64..=most.len() as u64
     }
 
     fn serving(&self, scope: &Scope) -> usize {

@@ -237,7 +237,7 @@ fn a_log_that_is_full_of_an_earlier_hubs_scopes_takes_those_of_the_next() {
     leader.commit();
     assert_eq!(leader.ingest.take_refused(), Refused::default());
     assert_eq!(leader.pairs(), 7);
-    (0..2).for_each(|_| leader.index.sweep_next(|_, _, _| false));
+    leader.index.sweep(|_, _, _| false);
     rest(&mut leader, 1);
     let mut known: Vec<u32> = leader.index.dictionary().scopes().map(|(slot, _)| slot.0).collect();
     known.sort_unstable();
@@ -267,7 +267,7 @@ fn a_scope_serves_while_a_generation_of_before_the_restart_does() {
     leader.hear(1, StreamBody::Heartbeat).unwrap();
     leader.commit();
     assert_eq!(slot(&leader, "old"), old, "until the sweep");
-    (0..2).for_each(|_| leader.index.sweep_next(|_, _, _| false));
+    leader.index.sweep(|_, _, _| false);
     leader.hear(1, StreamBody::Heartbeat).unwrap();
     leader.commit();
     assert_eq!(slot(&leader, "old"), None);

@@ -1,6 +1,7 @@
 //! A request's block chain as the walk reads it.
 
 use crate::index::runs::key::KeyRef;
+use crate::observation::BlockKey;
 use crate::request::ChainBlock;
 
 /// The blocks of a request, in order.
@@ -53,6 +54,10 @@ pub struct Blocks<'a> {
     pub proven: bool,
 }
 
+/// Keys without tokens, for what does not count them. Nothing is known of what they stand for.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys<'a>(pub &'a [BlockKey]);
+
 // === impl PrefixHashes ===
 
 impl Chain for PrefixHashes<'_> {
@@ -101,5 +106,25 @@ impl Chain for Blocks<'_> {
 
     fn is_proven(&self) -> bool {
         self.proven
+    }
+}
+
+// === impl Keys ===
+
+impl Chain for Keys<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn key(&self, at: usize) -> Option<KeyRef<'_>> {
+        self.0.get(at).map(KeyRef::from)
+    }
+
+    fn tokens(&self, _: usize, _: usize) -> i64 {
+        0
+    }
+
+    fn is_proven(&self) -> bool {
+        false
     }
 }

@@ -15,6 +15,8 @@ pub(super) struct Holders {
     known: Vec<Holder>,
     free: Vec<HolderId>,
     pairs: u64,
+    /// Who began or ceased to hold something in a scope, until it is taken.
+    turns: Vec<Turn>,
     /// Sweeps that have gone over everything.
     passes: u64,
 }
@@ -26,6 +28,27 @@ struct Holder {
     retired: Option<u64>,
     /// Blocks in each scope.
     held: HashMap<ScopeSlot, u64>,
+    standing: Standing,
+}
+
+/// A replica that began to hold something in a scope, or no longer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The replica's generation.
+    pub replica: ReplicaSlot,
+    /// The scope.
+    pub scope: ScopeSlot,
+    /// It holds something there now.
+    pub holds: bool,
+}
+
+/// What is said of all that a replica holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// It counts in matches.
+    pub counts: bool,
+    /// All of it was known to be held at this time, Unix ms.
+    pub reasserted_ms: u64,
 }
 
 // === impl Holders ===
@@ -36,7 +59,7 @@ impl Holders {
         if let Some(holder) = self.by_replica.get(&replica) {
             return *holder;
         }
-        let new = Holder { replica, retired: None, held: HashMap::new() };
+        let new = Holder { replica, retired: None, held: HashMap::new(), standing: Standing::default() };
         let holder = match self.free.pop() {
             Some(free) => {
                 if let Some(known) = self.known.get_mut(free.0 as usize) {
@@ -53,6 +76,11 @@ impl Holders {
         holder
     }
 
+    /// The replicas that have a number, in no order.
+    pub fn replicas(&self) -> impl Iterator<Item = ReplicaSlot> {
+        self.by_replica.keys().copied()
+    }
+
     /// The number of a replica that has one.
     pub fn get(&self, replica: ReplicaSlot) -> Option<HolderId> {
         self.by_replica.get(&replica).copied()
@@ -62,6 +90,49 @@ impl Holders {
     #[inline]
     pub fn replica(&self, holder: HolderId) -> Option<ReplicaSlot> {
         self.known.get(holder.0 as usize).filter(|known| known.retired.is_none()).map(|known| known.replica)
+    }
+
+    /// A replica that counts, and when all that it holds was known to be held.
+    #[inline]
+    pub fn counting(&self, holder: HolderId) -> Option<(ReplicaSlot, u64)> {
+        let known = self.known.get(holder.0 as usize)?;
+        let counts = known.retired.is_none() && known.standing.counts;
+        counts.then_some((known.replica, known.standing.reasserted_ms))
+    }
+
+    /// When all that a holder has was known to be held.
+    #[inline]
+    pub fn reasserted_ms(&self, holder: HolderId) -> u64 {
+        self.known.get(holder.0 as usize).map_or(0, |known| known.standing.reasserted_ms)
+    }
+
+    /// What is said of all that a holder has.
+    pub fn standing(&self, holder: HolderId) -> Standing {
+        self.known.get(holder.0 as usize).map_or_else(Standing::default, |known| known.standing)
+    }
+
+    /// Says what is to be said of all that a replica holds.
+    pub fn set_standing(&mut self, replica: ReplicaSlot, standing: Standing) {
+        let holder = self.number(replica);
+        if let Some(known) = self.known.get_mut(holder.0 as usize) {
+            known.standing = standing;
+        }
+    }
+
+    /// Who began or ceased to hold something in a scope since the last call.
+    pub fn take_turns(&mut self) -> Vec<Turn> {
+        std::mem::take(&mut self.turns)
+    }
+
+    /// How many replicas hold something.
+    pub fn holding(&self) -> usize {
+        self.known.iter().filter(|known| known.retired.is_none() && !known.held.is_empty()).count()
+    }
+
+    /// The scopes that a replica holds something in, in no order.
+    pub fn scopes_of(&self, replica: ReplicaSlot) -> impl Iterator<Item = ScopeSlot> {
+        let known = self.get(replica).and_then(|holder| self.known.get(holder.0 as usize));
+        known.into_iter().flat_map(|known| known.held.keys().copied())
     }
 
     /// (Block, replica) pairs that count.
@@ -86,7 +157,11 @@ impl Holders {
     /// Counts blocks that a holder has now.
     pub fn gain(&mut self, scope: ScopeSlot, holder: HolderId, blocks: u64) {
         if let Some(known) = self.known.get_mut(holder.0 as usize).filter(|_| blocks > 0) {
-            *known.held.entry(scope).or_default() += blocks;
+            let held = known.held.entry(scope).or_default();
+            if *held == 0 {
+                self.turns.push(Turn { replica: known.replica, scope, holds: true });
+            }
+            *held += blocks;
             self.pairs += blocks;
         }
     }
@@ -98,6 +173,7 @@ impl Holders {
         *held = held.saturating_sub(blocks);
         if *held == 0 {
             known.held.remove(&scope);
+            self.turns.push(Turn { replica: known.replica, scope, holds: false });
         }
         self.pairs = self.pairs.saturating_sub(blocks);
     }
@@ -106,19 +182,22 @@ impl Holders {
     pub fn retire(&mut self, replica: ReplicaSlot) -> u64 {
         let Some(holder) = self.by_replica.remove(&replica) else { return 0 };
         let Some(known) = self.known.get_mut(holder.0 as usize) else { return 0 };
+        let turns = known.held.keys().map(|scope| Turn { replica, scope: *scope, holds: false });
+        self.turns.extend(turns);
         let held = known.held.drain().map(|(_, blocks)| blocks).sum();
         known.retired = Some(self.passes);
         self.pairs = self.pairs.saturating_sub(held);
         held
     }
 
-    /// A sweep has gone over everything: retires those that hold nothing, and frees the numbers that were retired before
-    /// the sweep began.
-    pub fn pass(&mut self) {
+    /// A sweep has gone over everything: retires those that hold nothing and that `keep` does not want, and frees the numbers
+    /// that were retired before the sweep began.
+    pub fn pass(&mut self, keep: impl Fn(ReplicaSlot) -> bool) {
         let idle: Vec<ReplicaSlot> = self
             .by_replica
             .iter()
             .filter(|(_, holder)| self.known.get(holder.0 as usize).is_some_and(|known| known.held.is_empty()))
+            .filter(|(replica, _)| !keep(**replica))
             .map(|(replica, _)| *replica)
             .collect();
         for replica in idle {
@@ -131,5 +210,13 @@ impl Holders {
                 self.free.push(HolderId(number as u32));
             }
         }
+    }
+}
+
+// === impl Standing ===
+
+impl Default for Standing {
+    fn default() -> Standing {
+        Standing { counts: true, reasserted_ms: 0 }
     }
 }

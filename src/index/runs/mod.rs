@@ -38,13 +38,17 @@
 //! split a run here, so a conversation stays in few of them: 2.7 a lookup on the generated stand-in.
 //!
 //! Work is bounded: a run has at most 2,048 blocks, a shard of the table about 3,000; neither they nor anything else
-//! is rehashed or moved as a whole. [Clearing](Runs::clear) is one step, [sweeping](Runs::sweep) goes on in steps. A run stays in
-//! one page while it lives.
+//! is rehashed or moved as a whole. [Clearing](Runs::clear) is one step, [sweeping](Runs::sweep) goes on in steps.
+//!
+//! Each stretch is listed by a page of shared data that its report named, so that what a page lists follows from the log
+//! alone, whatever the runs of this VM look like. Pages are loaded at different log sequences; a record that is older than
+//! the page which lists what it speaks of changes nothing there.
 
 pub mod chain;
 mod holders;
 mod key;
 mod page;
+mod pages;
 mod places;
 mod remove;
 mod run;
@@ -57,22 +61,28 @@ mod walk;
 
 use hashbrown::HashMap;
 
-use crate::index::shard::Holder;
 use crate::observation::{ReplicaSlot, ScopeSlot, Tier};
 use holders::Holders;
+pub use holders::{Standing, Turn};
 pub use key::KeyRef;
 pub use page::HeldRun;
+pub use pages::MAX_PAGES;
+use pages::Pages;
 use places::Places;
 use slab::Slab;
 use stretch::HolderId;
 use table::Place;
+pub use walk::LeadingRun;
 
 /// Who holds what.
 #[derive(Clone, Debug)]
 pub struct Runs {
     places: Places,
     slab: Slab,
+    pages: Pages,
     holders: Holders,
+    /// Distinct blocks that somebody holds in each scope; those of replicas that were cleared until the sweep.
+    keys: HashMap<ScopeSlot, u64>,
     /// For each holder in each scope the run that takes in its blocks whose place in a chain is not known.
     loose: HashMap<(ScopeSlot, HolderId), u32>,
     sweep_next: u32,
@@ -98,8 +108,25 @@ pub struct Report<'a> {
     /// The keys are prefix hashes, each made from the one before it, the first from the parent. To say so where it is not
     /// so lets replicas be credited with blocks that they do not hold.
     pub chained: bool,
-    /// The page that lists new runs; nothing lets the index choose.
-    pub page: Option<u32>,
+    /// The page that lists the blocks from now on, less than the number of pages.
+    pub page: u16,
+    /// The log sequence of the report, at least 1: what a page was loaded with as of then or later stays.
+    pub sequence: u64,
+}
+
+/// A replica that holds a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The replica's generation.
+    pub replica: ReplicaSlot,
+    /// Where it has the block.
+    pub tier: Tier,
+    /// How often a delivered answer counted on it; of no meaning unless someone counts.
+    pub access_count: u32,
+    /// Tokens from the start of the prompt to the end of the block.
+    pub token_count: u32,
+    /// When it last reported the block, or all of its blocks were re-asserted, Unix time in ms.
+    pub last_seen_ms: u64,
 }
 
 /// How much there is.
@@ -116,12 +143,14 @@ pub struct Size {
 // === impl Runs ===
 
 impl Runs {
-    /// An empty index whose content is listed by `pages` pages, at least 1.
+    /// An empty index whose content is listed by `pages` pages, 1 to [`MAX_PAGES`].
     pub fn new(pages: u32) -> Runs {
         Runs {
             places: Places::new(),
-            slab: Slab::new(pages),
+            slab: Slab::new(),
+            pages: Pages::new(pages),
             holders: Holders::default(),
+            keys: HashMap::new(),
             loose: HashMap::new(),
             sweep_next: 1,
             removed_last: Place { run: 0, at: 0 },
@@ -143,12 +172,59 @@ impl Runs {
         self.holders.in_scope(scope)
     }
 
+    /// Distinct blocks that somebody holds in a scope; those of replicas that were cleared until the sweep.
+    pub fn keys_of(&self, scope: ScopeSlot) -> u64 {
+        self.keys.get(&scope).copied().unwrap_or(0)
+    }
+
+    /// The scopes that a replica holds something in, in no order.
+    pub fn scopes_of(&self, replica: ReplicaSlot) -> impl Iterator<Item = ScopeSlot> {
+        self.holders.scopes_of(replica)
+    }
+
+    /// How many replicas hold something.
+    pub fn replicas_holding(&self) -> usize {
+        self.holders.holding()
+    }
+
+    /// The scopes that hold blocks, in no order.
+    pub fn scopes(&self) -> impl Iterator<Item = ScopeSlot> {
+        self.keys.keys().copied()
+    }
+
+    /// The replicas that there is anything to say of, in no order.
+    pub fn replicas(&self) -> impl Iterator<Item = ReplicaSlot> {
+        self.holders.replicas()
+    }
+
+    /// Whether there is anything to say of a replica.
+    pub fn knows(&self, replica: ReplicaSlot) -> bool {
+        self.holders.get(replica).is_some()
+    }
+
+    /// What is said of all that a replica holds.
+    pub fn standing(&self, replica: ReplicaSlot) -> Standing {
+        let holder = self.holders.get(replica);
+        holder.map_or(Standing { counts: false, reasserted_ms: 0 }, |holder| self.holders.standing(holder))
+    }
+
+    /// Says what is to be said of all that a replica holds and will hold, until it is [cleared](Runs::clear). Without, it
+    /// counts.
+    pub fn set_standing(&mut self, replica: ReplicaSlot, standing: Standing) {
+        self.holders.set_standing(replica, standing);
+    }
+
+    /// Who began or ceased to hold something in a scope since the last call, in order.
+    pub fn take_turns(&mut self) -> Vec<Turn> {
+        self.holders.take_turns()
+    }
+
     /// How much there is. Goes over every run: not for the request path.
     pub fn size(&self) -> Size {
         Size {
             pairs: self.pairs(),
             runs: self.slab.live() as u64,
-            bytes: (self.places.bytes() + self.slab.bytes()) as u64,
+            bytes: (self.places.bytes() + self.slab.bytes() + self.pages.bytes()) as u64,
         }
     }
 
@@ -162,7 +238,7 @@ impl Runs {
                     tier: stretch.tier(),
                     access_count: stretch.access_count,
                     token_count: stretch.token_count(at),
-                    last_seen_ms: stretch.last_seen_ms(),
+                    last_seen_ms: stretch.last_seen_ms().max(self.holders.reasserted_ms(stretch.holder)),
                 })
             })
         })
@@ -177,6 +253,11 @@ impl Runs {
         of_holder.iter().find(|stretch| stretch.covers(place.at)).map(|stretch| stretch.access_count)
     }
 
+    /// What one replica has of a block, if it holds it.
+    pub fn holder(&self, scope: ScopeSlot, key: KeyRef<'_>, replica: ReplicaSlot) -> Option<Holder> {
+        self.holders(scope, key).find(|holder| holder.replica == replica)
+    }
+
     /// Where a block is, if anybody holds it, or nobody any more.
     fn find(&self, scope: ScopeSlot, key: KeyRef<'_>) -> Option<Place> {
         self.find_hashed(scope, key, key.hash(scope))
@@ -187,5 +268,17 @@ impl Runs {
         self.places
             .candidates(hash)
             .find(|place| self.slab.get(place.run).is_some_and(|run| run.scope == scope && run.keys.is(place.at, key)))
+    }
+}
+
+/// Notes how many blocks of a run somebody holds, before and after a change to it.
+fn recount(keys: &mut HashMap<ScopeSlot, u64>, scope: ScopeSlot, before: u64, after: u64) {
+    if before == after {
+        return;
+    }
+    let counted = keys.entry(scope).or_default();
+    *counted = (*counted + after).saturating_sub(before);
+    if *counted == 0 {
+        keys.remove(&scope);
     }
 }

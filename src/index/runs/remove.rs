@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use crate::index::runs::Runs;
 use crate::index::runs::key::KeyRef;
 use crate::index::runs::run::key_at;
 use crate::index::runs::stretch::{HolderId, cut};
 use crate::index::runs::table::Place;
+use crate::index::runs::{Runs, recount};
 use crate::observation::{ReplicaSlot, ScopeSlot};
 
 /// Blocks of one run that are yet to be taken from the holder.
@@ -18,9 +18,10 @@ struct Leaving {
 // === impl Runs ===
 
 impl Runs {
-    /// The replica no longer holds these blocks. Returns how many of them it held.
+    /// As of log sequence `sequence` the replica no longer holds these blocks. Returns how many of them it held.
     pub fn remove<'k>(
         &mut self,
+        sequence: u64,
         scope: ScopeSlot,
         replica: ReplicaSlot,
         keys: impl IntoIterator<Item = KeyRef<'k>>,
@@ -32,13 +33,13 @@ impl Runs {
             if self.goes_on(&mut leaving, scope, key) {
                 continue;
             }
-            removed += self.leave(holder, &leaving);
+            removed += self.leave(sequence, holder, &leaving);
             leaving.blocks = 0..0;
             if let Some(place) = self.find(scope, key) {
                 leaving = Leaving { run: place.run, blocks: place.at..place.at + 1 };
             }
         }
-        removed += self.leave(holder, &leaving);
+        removed += self.leave(sequence, holder, &leaving);
         self.removed_last = Place { run: leaving.run, at: leaving.blocks.start };
         self.holders.lose(scope, holder, removed);
         removed
@@ -48,6 +49,24 @@ impl Runs {
     /// memory comes back with the sweep.
     pub fn clear(&mut self, replica: ReplicaSlot) -> u64 {
         self.holders.retire(replica)
+    }
+
+    /// As of log sequence `sequence` the replica holds nothing, at once in every count. Goes over everything. Returns how many
+    /// blocks it held.
+    pub fn remove_all(&mut self, sequence: u64, replica: ReplicaSlot) -> u64 {
+        let Some(holder) = self.holders.get(replica).filter(|_| self.holders.pairs_of(replica) > 0) else { return 0 };
+        let mut removed = 0;
+        for number in 1..self.slab.numbers() {
+            let Some(run) = self.slab.get_mut(number) else { continue };
+            let (scope, everywhere) = (run.scope, 0..run.len());
+            let had = cut(&mut run.stretches, holder, everywhere.clone(), (&mut self.pages, sequence)) as u64;
+            if had > 0 {
+                self.settle(number, everywhere);
+                self.holders.lose(scope, holder, had);
+                removed += had;
+            }
+        }
+        removed
     }
 
     /// Engines evict a chain from its end, block after block: the next key is often a neighbour.
@@ -69,12 +88,12 @@ impl Runs {
         }
     }
 
-    fn leave(&mut self, holder: HolderId, leaving: &Leaving) -> u64 {
+    fn leave(&mut self, sequence: u64, holder: HolderId, leaving: &Leaving) -> u64 {
         if leaving.blocks.is_empty() {
             return 0;
         }
         let Some(run) = self.slab.get_mut(leaving.run) else { return 0 };
-        let had = cut(&mut run.stretches, holder, leaving.blocks.clone());
+        let had = cut(&mut run.stretches, holder, leaving.blocks.clone(), (&mut self.pages, sequence));
         if had > 0 {
             self.settle(leaving.run, leaving.blocks.clone());
         }
@@ -84,7 +103,9 @@ impl Runs {
     /// Lets blocks that nobody holds any more leave a run, after holders have lost some of `lost`.
     pub(super) fn settle(&mut self, number: u32, lost: Range<usize>) {
         let Some(run) = self.slab.get_mut(number) else { return };
+        let (scope, before) = (run.scope, run.held_blocks());
         if run.stretches.is_empty() {
+            recount(&mut self.keys, scope, before, 0);
             return self.free(number);
         }
         let found = run.found();
@@ -100,7 +121,10 @@ impl Runs {
         if run.gaps > 0 || (inside && !run.stretches.iter().any(|stretch| covers(stretch.blocks(), &lost))) {
             run.gaps = (run.found().len() - run.held().len()) as u32;
         }
-        if run.is_sparse() {
+        let after = run.held_blocks();
+        let sparse = run.is_sparse();
+        recount(&mut self.keys, scope, before, after);
+        if sparse {
             self.squeeze(number);
         }
     }

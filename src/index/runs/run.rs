@@ -20,9 +20,6 @@ const FEW_GAPS: usize = 32;
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub scope: ScopeSlot,
-    pub page: u32,
-    /// Where the page lists it.
-    pub page_at: u32,
     /// Blocks before this offset have left.
     pub head: u32,
     /// Blocks from `head` on that nobody holds.
@@ -42,13 +39,13 @@ pub(super) struct Offsets([u64; MAX_BLOCKS / 64]);
 // === impl Run ===
 
 impl Run {
-    pub fn new(scope: ScopeSlot, page: u32, chained: bool, keys: Keys) -> Run {
-        Run { scope, page, page_at: 0, head: 0, gaps: 0, chained, keys, last: 0, stretches: Vec::new() }
+    pub fn new(scope: ScopeSlot, chained: bool, keys: Keys) -> Run {
+        Run { scope, head: 0, gaps: 0, chained, keys, last: 0, stretches: Vec::new() }
     }
 
     /// What a freed number stands for.
     pub fn vacant() -> Run {
-        Run::new(ScopeSlot(0), 0, false, Keys::Hashes(Vec::new()))
+        Run::new(ScopeSlot(0), false, Keys::Hashes(Vec::new()))
     }
 
     #[inline]
@@ -138,6 +135,11 @@ impl Run {
             (Keys::Hashes(hashes), KeyRef::Hash(hash)) if at + 1 == hashes.len() => self.last == hash,
             _ => self.keys.is(at, key),
         }
+    }
+
+    /// How many blocks somebody holds.
+    pub fn held_blocks(&self) -> u64 {
+        (self.found().len() as u64).saturating_sub(self.gaps.into())
     }
 
     /// The offsets that somebody holds.

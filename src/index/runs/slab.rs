@@ -1,7 +1,6 @@
-//! Runs by number, and what each page lists.
+//! Runs by number.
 //!
-//! Runs stay where they are: the slab grows by a chunk at a time, and freed numbers are given again. A run is listed by
-//! one page from its creation to its end.
+//! Runs stay where they are: the slab grows by a chunk at a time, and freed numbers are given again.
 
 use crate::index::runs::run::Run;
 use crate::index::runs::table::RUN_BITS;
@@ -14,22 +13,16 @@ const CHUNK: usize = 1 << CHUNK_BITS;
 pub(super) struct Slab {
     chunks: Vec<Vec<Run>>,
     free: Vec<u32>,
-    /// Numbers of the runs of each page, in no order.
-    pages: Vec<Vec<u32>>,
     live: usize,
 }
 
 // === impl Slab ===
 
 impl Slab {
-    pub fn new(pages: u32) -> Slab {
+    pub fn new() -> Slab {
         let mut first = Vec::with_capacity(CHUNK);
         first.push(Run::vacant());
-        Slab { chunks: vec![first], free: Vec::new(), pages: vec![Vec::new(); pages.max(1) as usize], live: 0 }
-    }
-
-    pub fn pages(&self) -> u32 {
-        self.pages.len() as u32
+        Slab { chunks: vec![first], free: Vec::new(), live: 0 }
     }
 
     /// Number of runs.
@@ -53,21 +46,12 @@ impl Slab {
         self.chunks.get_mut(number as usize >> CHUNK_BITS)?.get_mut(number as usize & (CHUNK - 1))
     }
 
-    /// The numbers that a page lists.
-    pub fn of_page(&self, page: u32) -> &[u32] {
-        self.pages.get(page as usize).map_or(&[], Vec::as_slice)
-    }
-
-    /// Gives the run a number, unless there is none left, and lists it in its page.
-    pub fn add(&mut self, mut run: Run) -> Option<u32> {
-        run.page = run.page.min(self.pages().saturating_sub(1));
+    /// Gives the run a number, unless there is none left.
+    pub fn add(&mut self, run: Run) -> Option<u32> {
         let number = match self.free.last() {
             Some(number) => *number,
             None => Some(self.numbers()).filter(|number| *number < 1 << RUN_BITS)?,
         };
-        let page = self.pages.get_mut(run.page as usize)?;
-        run.page_at = page.len() as u32;
-        page.push(number);
         self.live += 1;
         match self.free.pop() {
             Some(_) => *self.get_mut(number)? = run,
@@ -79,12 +63,6 @@ impl Slab {
     /// Takes the run back.
     pub fn take(&mut self, number: u32) -> Option<Run> {
         let run = std::mem::replace(self.get_mut(number)?, Run::vacant());
-        let page = self.pages.get_mut(run.page as usize)?;
-        page.swap_remove(run.page_at as usize);
-        let moved = page.get(run.page_at as usize).copied();
-        if let Some(moved) = moved.and_then(|moved| self.get_mut(moved)) {
-            moved.page_at = run.page_at;
-        }
         self.free.push(number);
         self.live -= 1;
         Some(run)
@@ -93,9 +71,8 @@ impl Slab {
     /// Bytes asked of the allocator, what the runs point to included.
     pub fn bytes(&self) -> usize {
         let runs: usize = self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<Run>()).sum();
-        let pages: usize = self.pages.iter().map(|page| page.capacity() * size_of::<u32>()).sum();
         let heap: usize = self.chunks.iter().flatten().map(Run::heap_bytes).sum();
-        runs + pages + heap + self.free.capacity() * size_of::<u32>()
+        runs + heap + self.free.capacity() * size_of::<u32>()
     }
 
     fn push(&mut self, run: Run) {

@@ -7,7 +7,7 @@ use crate::index::runs::places::Places;
 use crate::index::runs::run::{MAX_BLOCKS, Run};
 use crate::index::runs::stretch::{Counts, HolderId, Terms, put};
 use crate::index::runs::table::Place;
-use crate::index::runs::{Report, Runs};
+use crate::index::runs::{Report, Runs, recount};
 use crate::observation::ScopeSlot;
 
 /// A report whose place in a chain is not known, and that is shorter, does not get a run of its own.
@@ -50,9 +50,14 @@ impl Runs {
     {
         let mut blocks = blocks.into_iter();
         let mut batch = Batch::default();
-        let Report { tier, last_seen_ms, access_count, .. } = *report;
+        let Report { tier, last_seen_ms, access_count, page, sequence, .. } = *report;
+        if self.pages.is_as_of(page, sequence) {
+            // What became of the blocks is what the page says; what older pages say of them is not true any more.
+            self.remove(sequence, report.scope, report.replica, blocks.map(|(key, _)| key));
+            return Stored::default();
+        }
         let holder = self.holders.number(report.replica);
-        let terms = Terms { holder, tier, last_seen_ms, access_count };
+        let terms = Terms { holder, tier, last_seen_ms, access_count, page };
         let mut before = report.parent.and_then(|parent| self.find(report.scope, parent));
         let mut pending: Option<Pending> = None;
         let mut stored = Stored::default();
@@ -70,11 +75,11 @@ impl Runs {
             };
             before = Some(place);
             if !pending.as_mut().is_some_and(|pending| pending.goes_on(place, count)) {
-                stored.new_pairs += self.enter(&terms, pending.take());
+                stored.new_pairs += self.enter(&terms, sequence, pending.take());
                 pending = Some(Pending::new(place, count));
             }
         }
-        stored.new_pairs += self.enter(&terms, pending);
+        stored.new_pairs += self.enter(&terms, sequence, pending);
         self.holders.gain(report.scope, holder, stored.new_pairs);
         stored
     }
@@ -108,6 +113,7 @@ impl Runs {
         let to = self.slab.get_mut(run)?;
         let place = Place { run, at: to.len() };
         to.push(key, coming.min(MAX_BLOCKS - place.at));
+        *self.keys.entry(report.scope).or_default() += 1;
         self.places.insert(hash, place);
         Some(place)
     }
@@ -115,29 +121,19 @@ impl Runs {
     /// Whether a new key can be added to a run at `next`.
     fn takes(&self, report: &Report<'_>, next: &Place, key: KeyRef<'_>) -> bool {
         self.slab.get(next.run).is_some_and(|run| {
-            run.len() == next.at
-                && next.at < MAX_BLOCKS
-                && report.chained == run.chained
-                && report.page.is_none_or(|page| page == run.page)
-                && run.keys.suits(key)
+            run.len() == next.at && next.at < MAX_BLOCKS && report.chained == run.chained && run.keys.suits(key)
         })
     }
 
     fn new_run(&mut self, report: &Report<'_>, chained: bool, key: KeyRef<'_>) -> Option<u32> {
-        let chosen = ((key.hash(report.scope) >> 32) * u64::from(self.slab.pages())) >> 32;
-        let page = report.page.unwrap_or(chosen as u32);
-        self.slab.add(Run::new(report.scope, page, chained, Keys::like(key)))
+        self.slab.add(Run::new(report.scope, chained, Keys::like(key)))
     }
 
     /// The run for blocks of the holder whose place in a chain is not known. Its keys prove nothing of each other.
     fn loose_run(&mut self, report: &Report<'_>, holder: HolderId, key: KeyRef<'_>) -> Option<u32> {
         let loose = self.loose.get(&(report.scope, holder)).copied().filter(|number| {
             self.slab.get(*number).is_some_and(|run| {
-                run.scope == report.scope
-                    && !run.chained
-                    && (1..MAX_BLOCKS).contains(&run.len())
-                    && report.page.is_none_or(|page| page == run.page)
-                    && run.keys.suits(key)
+                run.scope == report.scope && !run.chained && (1..MAX_BLOCKS).contains(&run.len()) && run.keys.suits(key)
             })
         });
         if loose.is_some() {
@@ -148,13 +144,17 @@ impl Runs {
         Some(new)
     }
 
-    fn enter(&mut self, terms: &Terms, pending: Option<Pending>) -> u64 {
-        let Some(Pending { run, blocks, counts }) = pending else { return 0 };
-        let Some(run) = self.slab.get_mut(run) else { return 0 };
-        let new = put(&mut run.stretches, terms, blocks, counts);
+    fn enter(&mut self, terms: &Terms, sequence: u64, pending: Option<Pending>) -> u64 {
+        let Some(Pending { run: number, blocks, counts }) = pending else { return 0 };
+        let Some(run) = self.slab.get_mut(number) else { return 0 };
+        let new = put(&mut run.stretches, terms, blocks, counts, (&mut self.pages, sequence));
         if run.gaps > 0 {
+            let before = run.held_blocks();
             run.gaps = (run.found().len() - run.held().len()) as u32;
+            let after = run.held_blocks();
+            recount(&mut self.keys, run.scope, before, after);
         }
+        self.pages.list(terms.page, number, &self.slab);
         new as u64
     }
 }

@@ -1,16 +1,28 @@
 //! A stretch: consecutive blocks of a run that one holder has in the same way.
 //!
 //! A run keeps its stretches sorted by holder, then by offset; those of one holder do not overlap. Two that follow each
-//! other and say the same are one. A stretch is 24 bytes, however many blocks it covers.
+//! other and say the same are one. A stretch is 24 bytes, however many blocks it covers:
+//!
+//! ```text
+//! holder u32 | access count u32 | token count of the first block u32 | last seen, low 32 bits
+//! from 11 bits, until 12, page low 9 | last seen, high 10 bits, page high 6 | step 14 bits, tier 2
+//! ```
 
 use std::ops::Range;
 
+use crate::index::runs::pages::Pages;
+use crate::index::runs::table::OFFSET_BITS;
 use crate::observation::Tier;
 
 /// Longest step of token counts within a stretch; a block after a longer one starts another stretch.
 const MAX_STEP: u32 = (1 << 14) - 1;
-/// A time is kept in 48 bits: good until the year 10889. A later one is taken for that.
-const MAX_MS: u64 = (1 << 48) - 1;
+/// A time is kept in 42 bits: good until the year 2109. A later one is taken for that.
+const MAX_MS: u64 = (1 << 42) - 1;
+const UNTIL_BITS: u32 = OFFSET_BITS + 1;
+const PAGE_LOW_BITS: u32 = u32::BITS - OFFSET_BITS - UNTIL_BITS;
+const SEEN_HIGH_BITS: u32 = 10;
+/// Bits of a page's number.
+pub(super) const PAGE_BITS: u32 = PAGE_LOW_BITS + 16 - SEEN_HIGH_BITS;
 
 /// A generation of a replica, by the index's own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,11 +37,12 @@ pub(super) struct Stretch {
     /// Token count of the first block.
     first_count: u32,
     last_seen_low: u32,
-    last_seen_high: u16,
+    /// Where it begins and ends, and the lower bits of the page.
+    span_and_page: u32,
+    /// The upper bits of last-seen and of the page.
+    high: u16,
     /// Tokens from a block to the next, and the tier's number in the two high bits.
     step_and_tier: u16,
-    from: u16,
-    until: u16,
 }
 
 /// What all blocks of a stretch have in common.
@@ -40,6 +53,8 @@ pub(super) struct Terms {
     pub last_seen_ms: u64,
     /// Delivered hits; nothing leaves them as they were, 0 for a block not held before.
     pub access_count: Option<u32>,
+    /// The page that lists the blocks.
+    pub page: u16,
 }
 
 /// Token counts of consecutive blocks: `first`, `first + step`, …
@@ -54,26 +69,41 @@ pub(super) struct Counts {
 impl Stretch {
     pub fn new(terms: &Terms, blocks: Range<usize>, counts: Counts) -> Stretch {
         let last_seen_ms = terms.last_seen_ms.min(MAX_MS);
-        Stretch {
+        let page = u32::from(terms.page);
+        let stretch = Stretch {
             holder: terms.holder,
             access_count: terms.access_count.unwrap_or(0),
             first_count: counts.first,
             last_seen_low: last_seen_ms as u32,
-            last_seen_high: (last_seen_ms >> 32) as u16,
+            span_and_page: page & ((1 << PAGE_LOW_BITS) - 1),
+            high: (last_seen_ms >> 32) as u16 | ((page >> PAGE_LOW_BITS) << SEEN_HIGH_BITS) as u16,
             step_and_tier: counts.step.min(MAX_STEP) as u16 | u16::from(terms.tier.number()) << 14,
-            from: blocks.start as u16,
-            until: blocks.end as u16,
-        }
+        };
+        stretch.spanning(blocks)
     }
 
     #[inline]
     pub fn from(&self) -> usize {
-        usize::from(self.from)
+        (self.span_and_page >> (UNTIL_BITS + PAGE_LOW_BITS)) as usize
     }
 
     #[inline]
     pub fn until(&self) -> usize {
-        usize::from(self.until)
+        (self.span_and_page >> PAGE_LOW_BITS) as usize & ((1 << UNTIL_BITS) - 1)
+    }
+
+    /// The page that lists it.
+    #[inline]
+    pub fn page(&self) -> u16 {
+        let low = self.span_and_page & ((1 << PAGE_LOW_BITS) - 1);
+        (self.high >> SEEN_HIGH_BITS) << PAGE_LOW_BITS | low as u16
+    }
+
+    /// The same of other blocks.
+    fn spanning(self, blocks: Range<usize>) -> Stretch {
+        let page_low = self.span_and_page & ((1 << PAGE_LOW_BITS) - 1);
+        let span = (blocks.start as u32) << UNTIL_BITS | blocks.end as u32;
+        Stretch { span_and_page: span << PAGE_LOW_BITS | page_low, ..self }
     }
 
     #[inline]
@@ -88,7 +118,7 @@ impl Stretch {
 
     #[inline]
     pub fn last_seen_ms(&self) -> u64 {
-        u64::from(self.last_seen_high) << 32 | u64::from(self.last_seen_low)
+        u64::from(self.high & ((1 << SEEN_HIGH_BITS) - 1)) << 32 | u64::from(self.last_seen_low)
     }
 
     #[inline]
@@ -102,24 +132,19 @@ impl Stretch {
 
     /// This stretch, but covering `blocks` only, which it must cover.
     pub fn cut_to(&self, blocks: Range<usize>) -> Stretch {
-        Stretch {
-            first_count: self.token_count(blocks.start),
-            from: blocks.start as u16,
-            until: blocks.end as u16,
-            ..*self
-        }
+        Stretch { first_count: self.token_count(blocks.start), ..*self }.spanning(blocks)
     }
 
     /// This stretch with its first block at `from`.
     pub fn moved_to(&self, from: usize) -> Stretch {
-        Stretch { from: from as u16, until: (from + self.blocks().len()) as u16, ..*self }
+        self.spanning(from..from + self.blocks().len())
     }
 
     /// Takes in `next` if the two are one.
     pub fn join(&mut self, next: &Stretch) -> bool {
-        let alike = (self.holder, self.until, self.access_count) == (next.holder, next.from, next.access_count)
-            && self.last_seen_ms() == next.last_seen_ms()
-            && self.tier() == next.tier();
+        let alike = (self.holder, self.until(), self.access_count) == (next.holder, next.from(), next.access_count)
+            && (self.last_seen_low, self.high) == (next.last_seen_low, next.high)
+            && (self.page(), self.tier()) == (next.page(), next.tier());
         if !alike {
             return false;
         }
@@ -129,7 +154,7 @@ impl Stretch {
         if !fits(self) || !fits(next) {
             return false;
         }
-        self.until = next.until;
+        *self = self.spanning(self.from()..next.until());
         self.step_and_tier = step as u16 | self.step_and_tier & !(MAX_STEP as u16);
         true
     }
@@ -160,15 +185,22 @@ pub(super) fn of_holder(stretches: &[Stretch], holder: HolderId) -> Range<usize>
     from..from + rest.partition_point(|stretch| stretch.holder == holder)
 }
 
-/// Lets the holder of `terms` have `blocks`, whatever it had of them before. Returns how many it did not have.
-pub(super) fn put(stretches: &mut Vec<Stretch>, terms: &Terms, blocks: Range<usize>, counts: Counts) -> usize {
+/// Lets the holder of `terms` have `blocks` as of log sequence `sequence`, whatever it had of them before; what a page has
+/// of them as of then or later stays. Returns how many it did not have.
+pub(super) fn put(
+    stretches: &mut Vec<Stretch>,
+    terms: &Terms,
+    blocks: Range<usize>,
+    counts: Counts,
+    (pages, sequence): (&mut Pages, u64),
+) -> usize {
     let new = Stretch::new(terms, blocks, counts);
     let after = stretches.partition_point(|other| (other.holder, other.from()) < (new.holder, new.from()));
     let next_is_clear = stretches.get(after).is_none_or(|next| next.holder != new.holder || new.until() < next.from());
     let last = after.checked_sub(1).and_then(|at| stretches.get_mut(at));
     let last_is_clear = last.as_ref().is_none_or(|last| last.holder != new.holder || last.until() <= new.from());
     if !next_is_clear || !last_is_clear {
-        return overlay(stretches, &new, terms.access_count);
+        return overlay(stretches, &new, terms.access_count, (pages, sequence));
     }
     // The usual case: nothing there yet, and at most the stretch before to go on with.
     if !last.is_some_and(|last| last.join(&new)) {
@@ -177,11 +209,17 @@ pub(super) fn put(stretches: &mut Vec<Stretch>, terms: &Terms, blocks: Range<usi
         }
         stretches.insert(after, new);
     }
+    pages.gain(new.page(), new.blocks().len());
     new.blocks().len()
 }
 
 /// The general case of [`put`]: the holder's stretches are laid out anew.
-fn overlay(stretches: &mut Vec<Stretch>, new: &Stretch, access_count: Option<u32>) -> usize {
+fn overlay(
+    stretches: &mut Vec<Stretch>,
+    new: &Stretch,
+    access_count: Option<u32>,
+    (pages, sequence): (&mut Pages, u64),
+) -> usize {
     let of_holder = of_holder(stretches, new.holder);
     let olds = stretches.get(of_holder.clone()).unwrap_or_default();
     let mut laid = Vec::with_capacity(olds.len() + 2);
@@ -197,6 +235,12 @@ fn overlay(stretches: &mut Vec<Stretch>, new: &Stretch, access_count: Option<u32
         }
         next = both.end;
         had += both.len();
+        if pages.is_as_of(old.page(), sequence) {
+            add(&mut laid, old.cut_to(both));
+            continue;
+        }
+        pages.lose(old.page(), both.len());
+        pages.gain(new.page(), both.len());
         let access_count = access_count.unwrap_or(old.access_count);
         add(&mut laid, Stretch { access_count, ..new.cut_to(both) });
     }
@@ -207,11 +251,19 @@ fn overlay(stretches: &mut Vec<Stretch>, new: &Stretch, access_count: Option<u32
         add(&mut laid, old.cut_to(old.from().max(new.until())..old.until()));
     }
     stretches.splice(of_holder, laid);
-    new.blocks().len() - had
+    let gained = new.blocks().len() - had;
+    pages.gain(new.page(), gained);
+    gained
 }
 
-/// Takes `blocks` from `holder`. Returns how many of them it had.
-pub(super) fn cut(stretches: &mut Vec<Stretch>, holder: HolderId, blocks: Range<usize>) -> usize {
+/// Takes `blocks` from `holder` as of log sequence `sequence`; what a page has of them as of then or later stays. Returns how
+/// many of them it had.
+pub(super) fn cut(
+    stretches: &mut Vec<Stretch>,
+    holder: HolderId,
+    blocks: Range<usize>,
+    (pages, sequence): (&mut Pages, u64),
+) -> usize {
     let of_holder = of_holder(stretches, holder);
     let olds = stretches.get(of_holder.clone()).unwrap_or_default();
     let first = of_holder.start + olds.partition_point(|old| old.until() <= blocks.start);
@@ -220,27 +272,71 @@ pub(super) fn cut(stretches: &mut Vec<Stretch>, holder: HolderId, blocks: Range<
         return 0;
     }
     let touched = stretches.get(first..last).unwrap_or_default();
-    let had = touched.iter().map(|old| old.until().min(blocks.end) - old.from().max(blocks.start)).sum();
-    let left = touched.first().filter(|old| old.from() < blocks.start).map(|old| old.cut_to(old.from()..blocks.start));
-    let right = touched.last().filter(|old| blocks.end < old.until()).map(|old| old.cut_to(blocks.end..old.until()));
-    match (left, right, stretches.get_mut(first)) {
-        (Some(stays), None, Some(only)) | (None, Some(stays), Some(only)) if last - first == 1 => *only = stays,
-        _ => drop(stretches.splice(first..last, left.into_iter().chain(right))),
+    let mut had = 0;
+    let mut stays: [Option<Stretch>; 2] = [None, None];
+    if touched.iter().any(|old| pages.is_as_of(old.page(), sequence)) {
+        // A replay, with pages of different ages.
+        let mut laid = Vec::with_capacity(touched.len() + 2);
+        for old in touched {
+            had += leave(old, &blocks, (&mut *pages, sequence), &mut |piece| laid.push(piece));
+        }
+        stretches.splice(first..last, laid);
+        return had;
+    }
+    let mut next = stays.iter_mut();
+    for old in touched {
+        had += leave(old, &blocks, (&mut *pages, sequence), &mut |piece| {
+            if let Some(free) = next.next() {
+                *free = Some(piece);
+            }
+        });
+    }
+    match (stays, stretches.get_mut(first)) {
+        ([Some(stays), None], Some(only)) if last - first == 1 => *only = stays,
+        _ => drop(stretches.splice(first..last, stays.into_iter().flatten())),
     }
     had
 }
 
-/// Adds `by` delivered hits to what `holder` has of `blocks`.
-pub(super) fn credit(stretches: &mut Vec<Stretch>, holder: HolderId, blocks: Range<usize>, by: u32) {
+/// What stays of `old` without `blocks`, in order. Returns how many blocks go.
+fn leave(
+    old: &Stretch,
+    blocks: &Range<usize>,
+    (pages, sequence): (&mut Pages, u64),
+    stays: &mut impl FnMut(Stretch),
+) -> usize {
+    if pages.is_as_of(old.page(), sequence) {
+        stays(*old);
+        return 0;
+    }
+    let (from, until) = (old.from().max(blocks.start), old.until().min(blocks.end));
+    pages.lose(old.page(), until - from);
+    if old.from() < from {
+        stays(old.cut_to(old.from()..from));
+    }
+    if until < old.until() {
+        stays(old.cut_to(until..old.until()));
+    }
+    until - from
+}
+
+/// Sets delivered hits of what `holder` has of `blocks` as of log sequence `sequence`; `count` gives them from what they are.
+pub(super) fn count(
+    stretches: &mut Vec<Stretch>,
+    holder: HolderId,
+    blocks: Range<usize>,
+    (pages, sequence): (&Pages, u64),
+    count: impl Fn(u32) -> u32,
+) {
     let of_holder = of_holder(stretches, holder);
     let mut laid = Vec::new();
     for old in stretches.get(of_holder.clone()).unwrap_or_default() {
         let (from, until) = (old.from().max(blocks.start), old.until().min(blocks.end));
-        if from >= until {
+        if from >= until || pages.is_as_of(old.page(), sequence) {
             add(&mut laid, *old);
             continue;
         }
-        let hit = Stretch { access_count: old.access_count.saturating_add(by), ..old.cut_to(from..until) };
+        let hit = Stretch { access_count: count(old.access_count), ..old.cut_to(from..until) };
         let pieces = [old.cut_to(old.from()..from), hit, old.cut_to(until..old.until())];
         pieces.into_iter().filter(|piece| !piece.blocks().is_empty()).for_each(|piece| add(&mut laid, piece));
     }

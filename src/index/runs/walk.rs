@@ -5,13 +5,28 @@
 
 use std::ops::Range;
 
-use crate::index::run::LeadingRun;
 use crate::index::runs::Runs;
 use crate::index::runs::chain::Chain;
+use crate::index::runs::holders::Holders;
 use crate::index::runs::key::KeyRef;
 use crate::index::runs::run::Run;
-use crate::index::runs::stretch::{HolderId, Stretch, credit};
+use crate::index::runs::stretch::{HolderId, Stretch, count};
 use crate::observation::{ReplicaSlot, ScopeSlot, Tier};
+
+/// What a replica holds of a chain from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeadingRun {
+    /// The replica's generation.
+    pub replica: ReplicaSlot,
+    /// Tokens of the run, as the request counts them; for an exact key, as the replica reported them.
+    pub matched_tokens: i64,
+    /// Blocks of the run; 1 for an exact key.
+    pub blocks: usize,
+    /// When the run's oldest block was last reported or re-asserted, Unix time in ms.
+    pub last_seen_ms: u64,
+    /// The run's coldest tier.
+    pub tier: Tier,
+}
 
 /// What a holder has of some consecutive blocks, from the first of them on.
 #[derive(Clone, Copy)]
@@ -25,24 +40,17 @@ struct Cover {
 
 impl Runs {
     /// Puts the leading runs of `chain` in `scope` into `out`, sorted by replica, made of blocks reported after `oldest_ms`
-    /// by replicas that `counts` accepts.
-    pub fn leading_runs(
-        &self,
-        scope: ScopeSlot,
-        chain: &impl Chain,
-        oldest_ms: u64,
-        counts: impl Fn(ReplicaSlot) -> bool,
-        out: &mut Vec<LeadingRun>,
-    ) {
+    /// by replicas that [count](Standing::counts).
+    pub fn leading_runs(&self, scope: ScopeSlot, chain: &impl Chain, oldest_ms: u64, out: &mut Vec<LeadingRun>) {
         out.clear();
         let mut done = 0;
         // Until the end, `out` has holders' numbers for replicas, sorted, and no tokens.
         while let Some((run, at, common)) = self.meet(scope, chain, done) {
             let blocks = at..at + common;
             let going = if done == 0 {
-                self.begin(run, blocks, oldest_ms, &counts, out)
+                self.begin(run, blocks, oldest_ms, out)
             } else {
-                go_on(&run.stretches, blocks, oldest_ms, done, out)
+                go_on(&self.holders, &run.stretches, blocks, oldest_ms, done, out)
             };
             done += common;
             if !going {
@@ -53,16 +61,10 @@ impl Runs {
     }
 
     /// The leading run of an exact key: its holders, with the token counts that they reported.
-    pub fn exact_runs(
-        &self,
-        scope: ScopeSlot,
-        key: KeyRef<'_>,
-        oldest_ms: u64,
-        counts: impl Fn(ReplicaSlot) -> bool,
-    ) -> Vec<LeadingRun> {
+    pub fn exact_runs(&self, scope: ScopeSlot, key: KeyRef<'_>, oldest_ms: u64) -> Vec<LeadingRun> {
         let mut runs: Vec<LeadingRun> = self
             .holders(scope, key)
-            .filter(|holder| holder.last_seen_ms > oldest_ms && counts(holder.replica))
+            .filter(|holder| holder.last_seen_ms > oldest_ms && self.standing(holder.replica).counts)
             .map(|holder| LeadingRun {
                 replica: holder.replica,
                 matched_tokens: holder.token_count.into(),
@@ -75,14 +77,25 @@ impl Runs {
         runs
     }
 
-    /// Adds `by` delivered hits to the first `blocks` blocks of `chain` at `replica`, where it holds them.
-    pub fn credit(&mut self, scope: ScopeSlot, chain: &impl Chain, replica: ReplicaSlot, blocks: usize, by: u32) {
+    /// Sets delivered hits, as of log sequence `sequence`, of the first `blocks` blocks of `chain` at `replica`, where it holds
+    /// them: `counted` gives them from the block's place in the chain and from what they are.
+    pub fn count(
+        &mut self,
+        sequence: u64,
+        (scope, chain): (ScopeSlot, &impl Chain),
+        (replica, blocks): (ReplicaSlot, Range<usize>),
+        counted: impl Fn(u32) -> u32,
+    ) {
         let Some(holder) = self.holders.get(replica) else { return };
-        let mut done = 0;
-        while done < blocks {
-            let Some((number, at, common)) = self.meet_number(scope, chain, done) else { return };
+        let mut done = blocks.start;
+        while done < blocks.end {
+            let Some((number, at, common)) = self.meet_number(scope, chain, done) else {
+                done += 1;
+                continue;
+            };
             let Some(run) = self.slab.get_mut(number) else { return };
-            credit(&mut run.stretches, holder, at..at + common.min(blocks - done), by);
+            let until = at + common.min(blocks.end - done);
+            count(&mut run.stretches, holder, at..until, (&self.pages, sequence), &counted);
             done += common;
         }
     }
@@ -105,21 +118,12 @@ impl Runs {
     }
 
     /// Everyone who holds the first block is in.
-    fn begin(
-        &self,
-        run: &Run,
-        blocks: Range<usize>,
-        oldest_ms: u64,
-        counts: &impl Fn(ReplicaSlot) -> bool,
-        out: &mut Vec<LeadingRun>,
-    ) -> bool {
+    fn begin(&self, run: &Run, blocks: Range<usize>, oldest_ms: u64, out: &mut Vec<LeadingRun>) -> bool {
         let mut going = false;
         for (number, stretch) in run.stretches.iter().enumerate().filter(|(_, stretch)| stretch.covers(blocks.start)) {
-            if stretch.last_seen_ms() <= oldest_ms || !self.holders.replica(stretch.holder).is_some_and(counts) {
-                continue;
-            }
+            let Some((_, reasserted_ms)) = self.holders.counting(stretch.holder) else { continue };
             let following = run.stretches.get(number..).unwrap_or_default();
-            let Some(cover) = cover(following, stretch.holder, &blocks, oldest_ms) else { continue };
+            let Some(cover) = cover(following, (stretch.holder, reasserted_ms), &blocks, oldest_ms) else { continue };
             going |= cover.blocks == blocks.len();
             out.push(LeadingRun {
                 replica: ReplicaSlot(stretch.holder.0),
@@ -159,13 +163,21 @@ impl Runs {
 }
 
 /// Extends the runs that are as long as `done`. False if none can be extended any more.
-fn go_on(stretches: &[Stretch], blocks: Range<usize>, oldest_ms: u64, done: usize, out: &mut [LeadingRun]) -> bool {
+fn go_on(
+    holders: &Holders,
+    stretches: &[Stretch],
+    blocks: Range<usize>,
+    oldest_ms: u64,
+    done: usize,
+    out: &mut [LeadingRun],
+) -> bool {
     let mut going = false;
     let mut rest = stretches;
     for run in out.iter_mut().filter(|run| run.blocks == done) {
         let holder = HolderId(run.replica.0);
         let before = rest.iter().take_while(|stretch| stretch.holder < holder).count();
         rest = rest.get(before..).unwrap_or_default();
+        let holder = (holder, holders.reasserted_ms(holder));
         let Some(cover) = cover(rest, holder, &blocks, oldest_ms) else { continue };
         going |= cover.blocks == blocks.len();
         run.blocks += cover.blocks;
@@ -175,20 +187,27 @@ fn go_on(stretches: &[Stretch], blocks: Range<usize>, oldest_ms: u64, done: usiz
     going
 }
 
-/// What `holder`, whose stretches come first in `stretches`, has of `blocks` from the first of them on.
+/// What a holder, whose stretches come first in `stretches`, has of `blocks` from the first of them on. Beside the holder is
+/// when all that it has was known to be held.
 #[inline]
-fn cover(stretches: &[Stretch], holder: HolderId, blocks: &Range<usize>, oldest_ms: u64) -> Option<Cover> {
+fn cover(
+    stretches: &[Stretch],
+    (holder, reasserted_ms): (HolderId, u64),
+    blocks: &Range<usize>,
+    oldest_ms: u64,
+) -> Option<Cover> {
     let mut next = blocks.start;
     let mut cover = Cover { blocks: 0, last_seen_ms: u64::MAX, tier: Tier::T1 };
     for stretch in stretches.iter().take_while(|stretch| stretch.holder == holder) {
         if stretch.until() <= next {
             continue;
         }
-        if next >= blocks.end || stretch.from() > next || stretch.last_seen_ms() <= oldest_ms {
+        let last_seen_ms = stretch.last_seen_ms().max(reasserted_ms);
+        if next >= blocks.end || stretch.from() > next || last_seen_ms <= oldest_ms {
             break;
         }
         next = stretch.until().min(blocks.end);
-        cover.last_seen_ms = cover.last_seen_ms.min(stretch.last_seen_ms());
+        cover.last_seen_ms = cover.last_seen_ms.min(last_seen_ms);
         cover.tier = cover.tier.max(stretch.tier());
     }
     cover.blocks = next - blocks.start;

@@ -26,9 +26,7 @@ async fn sweep_forever(state: &HubState) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let steps = state.read(|publisher| publisher.sweep_steps());
-        for _ in 0..steps {
-            state.change(|publisher| publisher.sweep_step(unix_ms()));
+        while !state.change(|publisher| publisher.sweep_step(unix_ms())) {
             yield_now().await;
         }
     }

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use naive::{Defect, Held, Naive, Place};
 
 use super::*;
-use crate::observation::{Observation, Stored};
 use crate::request::RequestChain;
 use crate::routing::decision::RankedReplica;
 use crate::routing::policy::{Eviction, Policy};
@@ -134,24 +133,16 @@ impl Random {
 
 /// What an index holds; nothing in it may be of a generation that has ended.
 fn holdings(index: &Index) -> BTreeMap<Place, Held> {
-    let facts = (0..index.shards()).flat_map(|shard| index.shard_observations(shard));
     let mut held = BTreeMap::new();
-    for fact in facts {
-        let Observation::Stored(Stored { replica, scope, tier, last_seen_ms: seen_ms, blocks, .. }) = fact else {
-            continue;
-        };
+    for (scope, key, holder) in index.held() {
         let Scope { tenant_id, model_id, hash_scheme, adapter_id } = index.dictionary().scope(scope).unwrap().clone();
-        let member = &index.dictionary().complete_replica(replica).unwrap().member;
+        let member = &index.dictionary().complete_replica(holder.replica).unwrap().member;
         assert_eq!((&member.tenant_id, &member.model_id), (&tenant_id, &model_id));
-        let scope_place = (tenant_id, model_id, hash_scheme, adapter_id);
-        for block in blocks {
-            let hits = index.holder(scope, &block.key, replica).unwrap().access_count;
-            let mut hash = Vec::new();
-            block.key.write_to(&mut hash);
-            let (tenant_id, model_id, hash_scheme, adapter_id) = scope_place.clone();
-            let place = (tenant_id, model_id, hash_scheme, adapter_id, hash, member.replica_id.clone());
-            held.insert(place, Held { tokens: block.token_count, tier, seen_ms, hits });
-        }
+        let mut hash = Vec::new();
+        key.write_to(&mut hash);
+        let place = (tenant_id, model_id, hash_scheme, adapter_id, hash, member.replica_id.clone());
+        let Holder { token_count: tokens, tier, last_seen_ms: seen_ms, access_count: hits, .. } = holder;
+        held.insert(place, Held { tokens, tier, seen_ms, hits });
     }
     held
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::index::Holder;
 
 const LONG: usize = 2_500;
 
@@ -16,8 +17,8 @@ fn long_chain(bad_at: Option<usize>) -> PrefixEntry {
     entry
 }
 
-fn facts(publisher: &Publisher) -> Vec<Observation> {
-    (0..publisher.index.shards()).flat_map(|shard| publisher.index.shard_observations(shard)).collect()
+fn facts(publisher: &Publisher) -> Vec<(ScopeSlot, BlockKey, Holder)> {
+    publisher.index.held()
 }
 
 #[test]

@@ -192,7 +192,7 @@ fn repeating_splitting_and_reordering_reports_changes_nothing() {
             assert_eq!(publisher.report(report, NOW_MS).total(), 0);
         }
         let holding = ["r", "s"].map(|replica_id| {
-            let holder = |hash| held(publisher.index(), &scope(), hash, replica_id).copied();
+            let holder = |hash| held(publisher.index(), &scope(), hash, replica_id);
             let holders = ["a", "b", "c", "d", "e"].map(|hash| holder(hash).unwrap());
             holders.map(|holder| (holder.token_count, holder.tier, holder.last_seen_ms))
         });

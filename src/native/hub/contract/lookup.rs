@@ -117,7 +117,7 @@ impl Lookups {
         };
         let deadline = deadline_of(needs_text(&request, policy.strategy));
         let (request, prompt) = self.preparing.resolve(request, &policy, &self.ranking, deadline).await?;
-        let is_long = matches!(&prompt.chain, RequestChain::Chain(blocks) if blocks.len() > FEW_BLOCKS);
+        let is_long = prompt.chain.len() > FEW_BLOCKS;
         let prepared = Prepared { request, prompt, policy, ranking: Arc::clone(&self.ranking), deadline };
         if !is_long {
             return Ok(prepared.look_up(&self.state, &Foreknown::default()));
@@ -153,14 +153,8 @@ impl Prepared {
             answer_resolved(&lookup, &request, prompt, foreknown)
         });
         if policy.eviction == Eviction::Lfu && answer.decision.reason == ReasonCode::PrefixMatch {
-            match &answer.chain {
-                Some(RequestChain::Chain(blocks)) => {
-                    matching::credit(state, &request.scope, blocks, &answer.decision.ranked);
-                }
-                Some(chain) => {
-                    state.change(|publisher| publisher.credit(&request.scope, chain, &answer.decision.ranked));
-                }
-                None => {}
+            if let Some(chain) = &answer.chain {
+                matching::credit(state, &request.scope, chain, &answer.decision.ranked);
             }
         }
         answer
@@ -168,12 +162,9 @@ impl Prepared {
 
     /// The same for a long chain.
     fn look_up_in_pieces(self, state: &HubState) -> Answer {
-        let RequestChain::Chain(blocks) = &self.prompt.chain else {
-            return self.look_up(state, &Foreknown::default());
-        };
         let settings = (&*self.policy, &*self.ranking);
         let scope = &self.request.scope;
-        match matching::foreknown(state, scope, blocks, &self.prompt.chain, settings, self.deadline) {
+        match matching::foreknown(state, scope, &self.prompt.chain, settings, self.deadline) {
             // The response says that there was a chain, and nothing of it.
             Some(foreknown) => {
                 let answer = self.look_up(state, &foreknown);

@@ -4,11 +4,11 @@
 //! changes meanwhile: then each piece is as of its own moment.
 
 use super::deadline::Deadline;
-use crate::index::run::LeadingRun;
+use crate::index::LeadingRun;
 use crate::native::hub::clock::unix_ms;
 use crate::native::hub::state::HubState;
 use crate::observation::Scope;
-use crate::request::{ChainBlock, RequestChain};
+use crate::request::RequestChain;
 use crate::routing::affinity::prompt_hash;
 use crate::routing::decision::{Foreknown, RankedReplica};
 use crate::routing::policy::{Policy, Ranking};
@@ -20,18 +20,17 @@ const PIECE_BLOCKS: usize = 1_024;
 pub fn foreknown(
     state: &HubState,
     scope: &Scope,
-    blocks: &[ChainBlock],
     chain: &RequestChain,
     (policy, ranking): (&Policy, &Ranking),
     deadline: Deadline,
 ) -> Option<Foreknown> {
     let oldest_ms = unix_ms().saturating_sub(policy.eviction_ttl_ms);
     let mut runs: Option<Runs> = None;
-    for piece in blocks.chunks(PIECE_BLOCKS) {
+    for piece in pieces(chain) {
         if deadline.has_passed() {
             return None;
         }
-        let found = piece_runs(state, scope, piece, oldest_ms);
+        let found = piece_runs(state, scope, &piece, oldest_ms);
         let runs = match &mut runs {
             Some(runs) => {
                 runs.extend(&found, piece.len());
@@ -48,8 +47,8 @@ pub fn foreknown(
 }
 
 /// Counts hits as [`Publisher::credit`](crate::publisher::Publisher::credit) does.
-pub fn credit(state: &HubState, scope: &Scope, blocks: &[ChainBlock], delivered: &[RankedReplica]) {
-    for (at, piece) in blocks.chunks(PIECE_BLOCKS).enumerate() {
+pub fn credit(state: &HubState, scope: &Scope, chain: &RequestChain, delivered: &[RankedReplica]) {
+    for (at, piece) in pieces(chain).enumerate() {
         let before = at * PIECE_BLOCKS;
         let reaching = delivered.iter().filter(|ranked| ranked.matched_blocks > before);
         let shares: Vec<RankedReplica> = reaching
@@ -58,17 +57,20 @@ pub fn credit(state: &HubState, scope: &Scope, blocks: &[ChainBlock], delivered:
         if shares.is_empty() {
             return;
         }
-        let chain = RequestChain::Chain(piece.to_vec());
-        state.change(|publisher| publisher.credit(scope, &chain, &shares));
+        state.change(|publisher| publisher.credit(scope, &piece, &shares));
     }
 }
 
-fn piece_runs(state: &HubState, scope: &Scope, piece: &[ChainBlock], oldest_ms: u64) -> Vec<LeadingRun> {
-    let chain = RequestChain::Chain(piece.to_vec());
+fn pieces(chain: &RequestChain) -> impl Iterator<Item = RequestChain> {
+    let all = chain.len();
+    (0..all).step_by(PIECE_BLOCKS).map(move |from| chain.piece(from..all.min(from + PIECE_BLOCKS)))
+}
+
+fn piece_runs(state: &HubState, scope: &Scope, piece: &RequestChain, oldest_ms: u64) -> Vec<LeadingRun> {
     state.read(|publisher| {
         let index = publisher.index();
         let slot = index.dictionary().scope_slot(scope);
-        slot.map(|slot| index.leading_runs(slot, &chain, oldest_ms)).unwrap_or_default()
+        slot.map(|slot| index.leading_runs(slot, piece, oldest_ms)).unwrap_or_default()
     })
 }
 
@@ -119,6 +121,7 @@ mod tests {
     use crate::observation::BlockKey;
     use crate::publisher::message::{CacheStateUpdate, PrefixEntry};
     use crate::publisher::{Publisher, PublisherLimits};
+    use crate::request::ChainBlock;
 
     fn report(replica_id: &str, blocks: u64, timestamp_us: i64) -> CacheStateUpdate {
         let entry = PrefixEntry {
@@ -157,9 +160,9 @@ mod tests {
         for length in [1, piece, piece + 1, 3 * piece, 5 * piece] {
             let blocks: Vec<ChainBlock> =
                 (0..length).map(|key| ChainBlock { key: BlockKey::Hash64(key), tokens: 16 }).collect();
-            let chain = RequestChain::Chain(blocks.clone());
+            let chain = RequestChain::Chain(blocks);
             let settings = (&Policy::default(), &Ranking::default());
-            let found = foreknown(&state, &scope, &blocks, &chain, settings, Deadline(None)).unwrap();
+            let found = foreknown(&state, &scope, &chain, settings, Deadline(None)).unwrap();
             let oldest_ms = now_ms.saturating_sub(Policy::default().eviction_ttl_ms);
             let whole = state.read(|publisher| {
                 let slot = publisher.index().dictionary().scope_slot(&scope).unwrap();

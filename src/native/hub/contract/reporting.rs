@@ -116,11 +116,11 @@ async fn take_event(state: &HubState, event: &message::CacheEvent) -> Dropped {
     if let Some(member) = state.read(|publisher| publisher.cleared_by(event, now_ms)) {
         // Most of what it holds goes in pieces, so that others get their turn between any two. The rest goes at once:
         // whoever follows is told that all was cleared.
-        let mut step = 0;
-        while state.read(|publisher| held_by(publisher, &member)) > MAX_CLEARED_BLOCKS
-            && state.change(|publisher| publisher.clear_step(&member, step))
+        let mut from = Some(0);
+        while let Some(next) = from
+            && state.read(|publisher| held_by(publisher, &member)) > MAX_CLEARED_BLOCKS
         {
-            step += 1;
+            from = state.change(|publisher| publisher.clear_step(&member, next));
             yield_now().await;
         }
     }

@@ -29,7 +29,9 @@ const CONVERSATIONS_GONE: usize = 3;
 pub struct Killed {
     /// Bytes of the reset that had passed.
     pub passed: u64,
-    /// From the restart until hub and filter knew exactly what is held.
+    /// From the restart until the hub knew exactly what is held.
+    pub hub_recovered: Duration,
+    /// From the restart until the index had exactly that, what had ended swept away.
     pub recovered: Duration,
     /// Decisions afterwards, about what is held and what went.
     pub agreement: Agreement,
@@ -44,10 +46,12 @@ pub async fn run(site: &mut Site, options: &ScaleOptions, verdicts: &mut Verdict
     let traffic = Traffic::start(&site.target(options.connections, options.rate), &site.pool);
     let killed = kill_during_reset(site, options.prompts, options.load_limit()).await;
     let outcome = traffic.stop().await;
-    let Killed { passed, recovered, agreement } = killed?;
+    let Killed { passed, hub_recovered, recovered, agreement } = killed?;
     println!(
-        "killed after {passed} bytes of the reset; all known again {:.1} s after the restart\n\
+        "killed after {passed} bytes of the reset; after the restart the hub knew all in {:.1} s, the index had exactly \
+         that in {:.1} s\n\
          requests meanwhile: {} sent, {} answered, {} hinted, {} hinted wrongly\n{agreement}\n",
+        hub_recovered.as_secs_f64(),
         recovered.as_secs_f64(),
         outcome.sent,
         outcome.answered,
@@ -83,10 +87,12 @@ pub async fn kill_during_reset(site: &mut Site, prompts: usize, limit: Duration)
     let restart = Instant::now();
     site.relay.open(hub, None);
     site.stack.hub.start()?;
+    site.hub_knows(limit).await?;
+    let hub_recovered = restart.elapsed();
     site.all_known(limit).await?;
     let recovered = restart.elapsed();
     let agreement = compare(&site.stack.client, &site.stack.envoy_url(), hub, asked(site, prompts)).await?;
-    Ok(Killed { passed, recovered, agreement })
+    Ok(Killed { passed, hub_recovered, recovered, agreement })
 }
 
 /// Prompts spread over all replicas; one in four has gone.

@@ -21,6 +21,9 @@ use crate::native::load::stack::{Stack, StackOptions, eventually};
 /// The module's histogram of background steps.
 const BACKGROUND_STEPS: &str = "warmroute_background_step_us";
 
+/// Envoy writes its metrics on the thread on which the leading VM runs: not to be asked for all the time.
+const SCRAPE_EVERY: Duration = Duration::from_millis(150);
+
 /// What a site is like.
 #[derive(Clone, Debug)]
 pub struct SiteOptions {
@@ -133,6 +136,7 @@ impl Site {
         self.hub_knows(within).await?;
         let mut pairs = 0.0;
         let knows = eventually(within.saturating_sub(start.elapsed()), async || {
+            tokio::time::sleep(SCRAPE_EVERY).await;
             pairs = self.scrape().await.map_or(-1.0, |scrape| scrape.sum("warmroute_index_pairs", &[]));
             pairs == self.pool.blocks() as f64
         });

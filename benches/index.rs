@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use flat::Flat;
-use warmroute::index::run::LeadingRun;
+use warmroute::index::LeadingRun;
 use warmroute::index::runs::chain::Blocks;
 use warmroute::index::runs::{KeyRef, Runs};
 use warmroute::observation::{BlockKey, ReplicaSlot};
@@ -110,7 +110,7 @@ fn lookups(criterion: &mut Criterion) {
                 for (chain, replica) in
                     chains.iter().flat_map(|chain| (0..holders).map(move |replica| (chain, replica)))
                 {
-                    assert_eq!(runs.remove(ours::SCOPE, ReplicaSlot(replica), keys(chain)), length as u64);
+                    assert_eq!(runs.remove(1, ours::SCOPE, ReplicaSlot(replica), keys(chain)), length as u64);
                 }
             }
         }
@@ -150,7 +150,7 @@ fn lookup(criterion: &mut Criterion, runs: &Runs, name: &str, pairs: usize, chai
     group.bench_function(BenchmarkId::new("full_explicit", pairs), |bencher| {
         bencher.iter(|| {
             let chain = Blocks { blocks: next.next().unwrap(), proven: false };
-            runs.leading_runs(ours::SCOPE, &chain, 0, |_| true, &mut out);
+            runs.leading_runs(ours::SCOPE, &chain, 0, &mut out);
         });
     });
     assert_eq!(out.len(), holders as usize);
@@ -237,7 +237,7 @@ fn clearing(criterion: &mut Criterion) {
                         assert_eq!(runs.clear(ReplicaSlot(3)), held);
                         clear += start.elapsed();
                         let start = Instant::now();
-                        while !runs.sweep(1_000, |_, _, _| true).complete {}
+                        while !runs.sweep(1_000, |_, _, _| true, |_| true).complete {}
                         sweep += start.elapsed();
                         assert_eq!(runs.pairs(), state.pairs as u64 - held);
                         let again: u64 =

@@ -81,7 +81,7 @@ fn credited(state: &State) -> Runs {
         let chain = PrefixHashes { hashes: &request.hashes, block_size: ours::BLOCK_SIZE };
         for run in &found {
             let blocks = run.blocks;
-            runs.credit(ours::SCOPE, &chain, run.replica, blocks, 1);
+            runs.count(1, (ours::SCOPE, &chain), (run.replica, 0..blocks), |hits| hits + 1);
         }
     }
     runs
@@ -113,7 +113,7 @@ fn holed(state: &State) -> Runs {
         let hashes = &state.requests[event.request].hashes[event.from..];
         let gone: Vec<KeyRef<'_>> =
             hashes.iter().filter(|_| random.below(5) < 2).map(|hash| KeyRef::Hash(*hash)).collect();
-        assert_eq!(runs.remove(ours::SCOPE, ReplicaSlot(event.replica), gone.iter().copied()), gone.len() as u64);
+        assert_eq!(runs.remove(1, ours::SCOPE, ReplicaSlot(event.replica), gone.iter().copied()), gone.len() as u64);
     }
     runs
 }

@@ -38,6 +38,10 @@ pub enum SharedWrite {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamToken(pub u32);
 
+/// A queue of messages that all VMs of one vm_id share. It lives in the proxy as long as one of them does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueToken(pub u32);
+
 /// How loud a log line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -55,6 +59,14 @@ pub trait Host {
     fn shared_get(&self, key: &str) -> SharedValue;
     /// Writes a shared value if its number is still `cas`; [`Cas::ABSENT`] creates it only.
     fn shared_set(&self, key: &str, value: &[u8], cas: Cas) -> SharedWrite;
+    /// The queue of this name, made if there is none; what is in it stays. None if the proxy refused.
+    fn register_queue(&self, name: &str) -> Option<QueueToken>;
+    /// The queue of this name; none if nobody has registered it.
+    fn find_queue(&self, name: &str) -> Option<QueueToken>;
+    /// Puts a message at the end of a queue, however long it is; false if there is no such queue.
+    fn enqueue(&self, queue: QueueToken, message: &[u8]) -> bool;
+    /// Takes the oldest message out of a queue; none if there is none, or no such queue.
+    fn dequeue(&self, queue: QueueToken) -> Option<Vec<u8>>;
     /// Opens a bidirectional stream to a method of a service behind a cluster.
     fn open_stream(&self, cluster: &str, service: &str, method: &str) -> Option<StreamToken>;
     /// Sends a message; false if the stream is no longer there.

@@ -3,6 +3,12 @@
 
 #[cfg(test)]
 mod hub_support;
+#[cfg(test)]
+#[path = "hub/reassertions.rs"]
+mod reassertions;
+#[cfg(test)]
+#[path = "hub/runs.rs"]
+mod runs;
 
 use std::time::{Duration, Instant};
 

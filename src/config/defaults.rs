@@ -61,6 +61,14 @@ pub const STALE_AFTER_MS_RANGE: RangeInclusive<u64> = 100..=24 * 60 * 60 * 1000;
 pub const TICK_MS: u64 = 100;
 /// Allowed `limits.tick_ms`.
 pub const TICK_MS_RANGE: RangeInclusive<u64> = 10..=10_000;
+/// `limits.catch_up_tick_ms`: how often background work runs while a VM has not yet applied all that the log has, at most
+/// `limits.tick_ms`. With steps of 1 ms that is a tenth of a worker, and 3 s of work within the 30 s in which a late VM
+/// is to have read 4 M pairs.
+pub const CATCH_UP_TICK_MS: u64 = 10;
+/// `limits.max_step_us`: the time that one step of background work (a tick, a message from the hub) may take from the VM.
+pub const MAX_STEP_US: u64 = 1_000;
+/// Allowed `limits.max_step_us`: below, a page is the step's only work; above, a worker's requests wait noticeably.
+pub const MAX_STEP_US_RANGE: RangeInclusive<u64> = 100..=20_000;
 /// `limits.lease_ticks`: after this many ticks without a sign of the leader, another VM takes over.
 pub const LEASE_TICKS: u64 = 10;
 /// Allowed `limits.lease_ticks`; with fewer than 3, one late tick would cost the lead.
@@ -69,14 +77,25 @@ pub const LEASE_TICKS_RANGE: RangeInclusive<u64> = 3..=1_000;
 pub const MAX_REQUEST_WORK_MS: u64 = 5;
 /// Allowed `limits.max_request_work_ms`.
 pub const MAX_REQUEST_WORK_MS_RANGE: RangeInclusive<u64> = 1..=1_000;
-/// `limits.max_index_entries`: (block, replica) pairs in the index; the contract's global cap.
-pub const MAX_INDEX_ENTRIES: u64 = 1_000_000;
+/// `limits.max_index_entries`: (block, replica) pairs in the index. Room for an ordinary pool of 64 replicas with 60,000
+/// blocks each. The contract's cap of 1,000,000 is for reported entries: the hub keeps it (`reports.max_entries`), here
+/// it would refuse most of what such a pool's engines hold.
+pub const MAX_INDEX_ENTRIES: u64 = 4_000_000;
 /// Allowed `limits.max_index_entries`: more than 16 M do not fit into a VM.
 pub const MAX_INDEX_ENTRIES_RANGE: RangeInclusive<u64> = 1..=16_000_000;
-/// `limits.pages`: parts in which the index is kept in shared data.
-pub const PAGES: u64 = 256;
+/// `limits.max_index_bytes`: bytes of each VM's memory that the index may take before it evicts or refuses to grow: half
+/// of a VM's 1 GiB, which leaves room for held bodies.
+pub const MAX_INDEX_BYTES: u64 = 512 * 1024 * 1024;
+/// Allowed `limits.max_index_bytes`: up to a VM's 1 GiB without 128 MiB for everything else.
+pub const MAX_INDEX_BYTES_RANGE: RangeInclusive<u64> = 1024 * 1024..=896 * 1024 * 1024;
+/// Allowed `limits.lfu_half_life` in ms; absent, the counters of an LFU policy never age, as in the contract.
+pub const LFU_HALF_LIFE_MS_RANGE: RangeInclusive<u64> = 1_000..=24 * 24 * 60 * 60 * 1000;
+/// Allowed `quotas.<tenant>`, in distinct blocks; 0 admits nothing.
+pub const QUOTA_RANGE: RangeInclusive<u64> = 0..=64_000_000;
+/// `limits.pages`: parts in which the index is kept in shared data: about 4,000 pairs in each at the default cap.
+pub const PAGES: u64 = 1_024;
 /// Allowed `limits.pages`.
-pub const PAGES_RANGE: RangeInclusive<u64> = 1..=65_536;
+pub const PAGES_RANGE: RangeInclusive<u64> = 1..=32_768;
 /// `limits.log_segments`: slots in the log's ring.
 pub const LOG_SEGMENTS: u64 = 512;
 /// Allowed `limits.log_segments`.

@@ -3,7 +3,8 @@
 //! XXH3-64 (seed 0) over the fields in the order below: a text as its length (u64 little-endian) and its bytes, a list
 //! as its length and its items in ascending order without repeats, a number as u64 little-endian. A policy counts with its
 //! eviction (0 LRU, 1 LFU) and its TTL in ms: the default's, then the number of tenants, then for each tenant in ascending
-//! order its id and its policy. `tests/golden/generate.py` has the same in Python.
+//! order its id and its policy. Quotas are the number of tenants, then for each in ascending order its id and its quota.
+//! Without an LFU half-life its number is 0. `tests/golden/generate.py` has the same in Python.
 
 use std::collections::BTreeSet;
 
@@ -19,6 +20,8 @@ pub(super) fn digest(config: &FilterConfig) -> String {
     list(&mut bytes, &config.subscribe.tenants);
     let limits = &config.limits;
     number(&mut bytes, limits.max_index_entries as u64);
+    number(&mut bytes, limits.max_index_bytes as u64);
+    number(&mut bytes, limits.lfu_half_life_ms.unwrap_or(0));
     number(&mut bytes, u64::from(limits.pages));
     number(&mut bytes, u64::from(limits.log_segments));
     number(&mut bytes, limits.segment_bytes as u64);
@@ -27,6 +30,11 @@ pub(super) fn digest(config: &FilterConfig) -> String {
     for (tenant_id, own) in &config.policies.by_tenant {
         text(&mut bytes, tenant_id);
         policy(&mut bytes, own);
+    }
+    number(&mut bytes, config.quotas.len() as u64);
+    for (tenant_id, quota) in &config.quotas {
+        text(&mut bytes, tenant_id);
+        number(&mut bytes, *quota);
     }
     format!("{:016x}", xxh3_64(&bytes))
 }

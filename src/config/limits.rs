@@ -1,7 +1,9 @@
 //! What is written, when the index is stale, and the bounds of time and memory.
 
-use super::defaults;
+use std::collections::BTreeMap;
+
 use super::section::{Problems, Section};
+use super::{POLICY_TENANT, defaults, may_have_policy};
 
 /// What the filter writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +38,20 @@ pub enum WhenStale {
 pub struct Limits {
     /// Time between two steps of background work, in ms.
     pub tick_ms: u64,
+    /// The same while a VM is catching up, in ms; at most `tick_ms`.
+    pub catch_up_tick_ms: u64,
+    /// Time that one step of background work may take, in us.
+    pub max_step_us: u64,
     /// Ticks without a sign of the leader after which another VM takes over.
     pub lease_ticks: u32,
     /// Time that one request may take, in ms.
     pub max_request_work_ms: u64,
     /// (block, replica) pairs in the index.
     pub max_index_entries: usize,
+    /// Bytes of a VM's memory that the index may take.
+    pub max_index_bytes: usize,
+    /// Time in which LFU counters halve, in ms; `None`: they never do, as in the contract.
+    pub lfu_half_life_ms: Option<u64>,
     /// Pages in shared data.
     pub pages: u32,
     /// Segments in the log's ring.
@@ -80,9 +90,13 @@ impl Freshness {
 
 impl Limits {
     pub(super) fn read(mut section: Section, problems: &mut Problems) -> Limits {
+        let lfu_half_life_ms = section.duration_ms("lfu_half_life", defaults::LFU_HALF_LIFE_MS_RANGE, problems);
         let mut integer = |name, range, default| section.integer(name, range, default, problems);
+        let tick_ms = integer("tick_ms", defaults::TICK_MS_RANGE, defaults::TICK_MS);
         let limits = Limits {
-            tick_ms: integer("tick_ms", defaults::TICK_MS_RANGE, defaults::TICK_MS),
+            tick_ms,
+            catch_up_tick_ms: integer("catch_up_tick_ms", 1..=tick_ms, defaults::CATCH_UP_TICK_MS),
+            max_step_us: integer("max_step_us", defaults::MAX_STEP_US_RANGE, defaults::MAX_STEP_US),
             lease_ticks: count(integer("lease_ticks", defaults::LEASE_TICKS_RANGE, defaults::LEASE_TICKS)),
             max_request_work_ms: integer(
                 "max_request_work_ms",
@@ -94,6 +108,12 @@ impl Limits {
                 defaults::MAX_INDEX_ENTRIES_RANGE,
                 defaults::MAX_INDEX_ENTRIES,
             )),
+            max_index_bytes: size(integer(
+                "max_index_bytes",
+                defaults::MAX_INDEX_BYTES_RANGE,
+                defaults::MAX_INDEX_BYTES,
+            )),
+            lfu_half_life_ms,
             pages: count(integer("pages", defaults::PAGES_RANGE, defaults::PAGES)),
             log_segments: count(integer("log_segments", defaults::LOG_SEGMENTS_RANGE, defaults::LOG_SEGMENTS)),
             segment_bytes: size(integer("segment_bytes", defaults::SEGMENT_BYTES_RANGE, defaults::SEGMENT_BYTES)),
@@ -101,6 +121,26 @@ impl Limits {
         section.finish(problems);
         limits
     }
+
+    /// The time that one step of background work may take, in ns.
+    pub fn max_step_ns(&self) -> u64 {
+        self.max_step_us.saturating_mul(1_000)
+    }
+}
+
+/// `quotas`: the most distinct blocks of each tenant that has one.
+pub(super) fn read_quotas(root: &mut Section, problems: &mut Problems) -> BTreeMap<String, u64> {
+    let section = root.section("quotas", problems);
+    let mut quotas = BTreeMap::new();
+    for (tenant_id, value) in section.entries() {
+        if !may_have_policy(tenant_id) {
+            problems.note(section.path_of(tenant_id), Some(value), POLICY_TENANT);
+        }
+        if let Some(quota) = section.whole_number(tenant_id, value, defaults::QUOTA_RANGE, problems) {
+            quotas.insert(tenant_id.clone(), quota);
+        }
+    }
+    quotas
 }
 
 /// Ranges end far below `u32::MAX`, so nothing is cut.

@@ -55,6 +55,8 @@ pub struct FilterConfig {
     pub requests: RequestRules,
     /// The CachePolicy of every tenant.
     pub policies: Policies,
+    /// The most distinct blocks that each of these tenants may hold in the index; others have no limit of their own.
+    pub quotas: BTreeMap<String, u64>,
     /// Constants of the score, and the named differences from the contract.
     pub ranking: Ranking,
     /// What is written.
@@ -97,6 +99,7 @@ impl FilterConfig {
             adapters,
             requests: RequestRules::read(&mut root, &mut problems),
             policies: policy::read_policies(&mut root, &mut problems),
+            quotas: limits::read_quotas(&mut root, &mut problems),
             ranking: ranking::read_ranking(&mut root, &mut problems),
             output: Output::read(root.section("output", &mut problems), &mut problems),
             freshness: Freshness::read(&mut root, &mut problems),

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::section::{Problems, Section};
-use super::{ConfigError, RESERVED_TENANT, defaults, duration};
+use super::{ConfigError, RESERVED_TENANT, defaults};
 use crate::routing::policy::{Eviction, Policies, Policy, Strategy};
 
 /// `routingFloorScore` as the CachePolicy describes it.
@@ -52,7 +52,9 @@ pub(super) fn read_policy(mut spec: Section, problems: &mut Problems) -> Policy 
     let switch = [("Enabled", true), ("Disabled", false)];
     let policy = Policy {
         eviction: spec.choice("eviction", &evictions, default.eviction, problems),
-        eviction_ttl_ms: read_ttl(&mut spec, problems).unwrap_or(default.eviction_ttl_ms),
+        eviction_ttl_ms: spec
+            .duration_ms("evictionTTL", defaults::EVICTION_TTL_MS_RANGE, problems)
+            .unwrap_or(default.eviction_ttl_ms),
         minimum_prefix_tokens: read_count(&mut spec, "minimumPrefixTokens", default.minimum_prefix_tokens, problems),
         minimum_matched_tokens: read_count(&mut spec, "minimumMatchedTokens", default.minimum_matched_tokens, problems),
         routing_floor_score: read_score(&mut spec, problems).unwrap_or(default.routing_floor_score),
@@ -66,18 +68,6 @@ pub(super) fn read_policy(mut spec: Section, problems: &mut Problems) -> Policy 
 
 fn read_count(spec: &mut Section, name: &'static str, default: u32, problems: &mut Problems) -> u32 {
     spec.integer_u32(name, defaults::POLICY_COUNT_RANGE, default, problems)
-}
-
-fn read_ttl(spec: &mut Section, problems: &mut Problems) -> Option<u64> {
-    let value = spec.take("evictionTTL")?;
-    let range = defaults::EVICTION_TTL_MS_RANGE;
-    let ttl = value.as_str().and_then(duration::go_duration_ms).filter(|ttl| range.contains(ttl));
-    if ttl.is_none() {
-        let days = range.end() / duration::DAY_MS;
-        let allowed = format!("a duration such as \"30m\" or \"1h30m\", from 1ms to {}h ({days} days)", days * 24);
-        problems.note(spec.path_of("evictionTTL"), Some(value), allowed);
-    }
-    ttl
 }
 
 fn read_score(spec: &mut Section, problems: &mut Problems) -> Option<f32> {

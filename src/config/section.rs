@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-use super::ConfigError;
+use super::{ConfigError, duration};
 
 /// The problems found so far.
 #[derive(Default)]
@@ -99,11 +99,41 @@ impl<'a> Section<'a> {
         problems: &mut Problems,
     ) -> u64 {
         let Some(value) = self.take(name) else { return default };
-        whole_number(value).filter(|number| range.contains(number)).unwrap_or_else(|| {
+        self.whole_number(name, value, range, problems).unwrap_or(default)
+    }
+
+    /// `value`, which stands at `name`, if it is a whole number in the range.
+    pub(super) fn whole_number(
+        &self,
+        name: &str,
+        value: &Value,
+        range: RangeInclusive<u64>,
+        problems: &mut Problems,
+    ) -> Option<u64> {
+        let number = whole_number(value).filter(|number| range.contains(number));
+        if number.is_none() {
             let allowed = format!("a whole number from {} to {}", range.start(), range.end());
             problems.note(self.path_of(name), Some(value), allowed);
-            default
-        })
+        }
+        number
+    }
+
+    /// A duration as Go writes it, in ms. The range must end at whole hours.
+    pub(super) fn duration_ms(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<u64>,
+        problems: &mut Problems,
+    ) -> Option<u64> {
+        let value = self.take(name)?;
+        let duration_ms = value.as_str().and_then(duration::go_duration_ms).filter(|ms| range.contains(ms));
+        if duration_ms.is_none() {
+            let (least, days) = (range.start(), range.end() / duration::DAY_MS);
+            let allowed =
+                format!("a duration such as \"30m\" or \"1h30m\", from {least}ms to {}h ({days} days)", days * 24);
+            problems.note(self.path_of(name), Some(value), allowed);
+        }
+        duration_ms
     }
 
     /// As [`Section::integer`], for ranges within u32.

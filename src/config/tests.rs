@@ -47,15 +47,20 @@ fn the_smallest_configuration_has_the_defaults() {
                 input_headers: crate::request::names::InputHeaders::all(),
             },
             policies: Policies::default(),
+            quotas: BTreeMap::new(),
             ranking: Ranking::default(),
             output: Output { max_endpoints: 5, response_headers: false },
             freshness: Freshness { stale_after_ms: 10_000, when_stale: WhenStale::NoHint },
             limits: Limits {
                 tick_ms: 100,
+                catch_up_tick_ms: 10,
+                max_step_us: 1_000,
                 lease_ticks: 10,
                 max_request_work_ms: 5,
-                max_index_entries: 1_000_000,
-                pages: 256,
+                max_index_entries: 4_000_000,
+                max_index_bytes: 536_870_912,
+                lfu_half_life_ms: None,
+                pages: 1_024,
                 log_segments: 512,
                 segment_bytes: 65_536,
             },
@@ -95,8 +100,10 @@ fn every_field_is_read() {
             "output": {"max_endpoints": 2, "response_headers": true},
             "stale_after_ms": 3000,
             "when_stale": "serve",
-            "limits": {"tick_ms": 50, "lease_ticks": 20, "max_request_work_ms": 2, "max_index_entries": 1000,
-                       "pages": 8, "log_segments": 16, "segment_bytes": 4096}
+            "quotas": {"t": 200000, "w": 0},
+            "limits": {"tick_ms": 50, "catch_up_tick_ms": 5, "max_step_us": 500, "lease_ticks": 20,
+                       "max_request_work_ms": 2, "max_index_entries": 1000, "max_index_bytes": 1048576,
+                       "lfu_half_life": "1h30m", "pages": 8, "log_segments": 16, "segment_bytes": 4096}
         }"#,
     )
     .unwrap();
@@ -151,7 +158,13 @@ fn every_field_is_read() {
     assert_eq!((base.model_id.as_str(), adapter_id), ("n", "7"));
     assert_eq!(config.output, Output { max_endpoints: 2, response_headers: true });
     assert_eq!(config.freshness, Freshness { stale_after_ms: 3000, when_stale: WhenStale::Serve });
-    assert_eq!((config.limits.pages, config.limits.lease_ticks), (8, 20));
+    assert_eq!(config.quotas, BTreeMap::from([("t".to_owned(), 200_000), ("w".to_owned(), 0)]));
+    let limits = &config.limits;
+    assert_eq!((limits.tick_ms, limits.catch_up_tick_ms, limits.max_step_us), (50, 5, 500));
+    assert_eq!((limits.lease_ticks, limits.max_request_work_ms, limits.max_step_ns()), (20, 2, 500_000));
+    assert_eq!((limits.max_index_entries, limits.max_index_bytes), (1_000, 1_048_576));
+    assert_eq!(limits.lfu_half_life_ms, Some(5_400_000));
+    assert_eq!((limits.pages, limits.log_segments, limits.segment_bytes), (8, 16, 4_096));
 }
 
 #[test]
@@ -174,7 +187,7 @@ fn all_problems_are_reported_at_once() {
             r#"hold_chunked is "yes", allowed: true or false"#,
             r#"when_stale is "panic", allowed: "no_hint" or "serve""#,
             "hub is 1, allowed: no such field; known are hub_cluster, subscribe, tenant, models, paths, \
-             max_body_bytes, hold_chunked, input_headers, policy, policies, ranking, affinity, distinguishing, \
+             max_body_bytes, hold_chunked, input_headers, policy, policies, quotas, ranking, affinity, distinguishing, \
              shared_prefix, require_chain, output, stale_after_ms, when_stale, limits",
         ]
     );
@@ -290,6 +303,51 @@ fn the_settings_of_the_ranking_are_checked_and_default_to_the_contract() {
 }
 
 #[test]
+fn limits_and_quotas_are_checked_against_what_a_vm_can_hold() {
+    for (setting, expected) in [
+        (r#""limits":{"tick_ms":9}"#, "limits.tick_ms is 9, allowed: a whole number from 10 to 10000"),
+        (
+            r#""limits":{"tick_ms":20,"catch_up_tick_ms":21}"#,
+            "limits.catch_up_tick_ms is 21, allowed: a whole number from 1 to 20",
+        ),
+        (r#""limits":{"max_step_us":99}"#, "limits.max_step_us is 99, allowed: a whole number from 100 to 20000"),
+        (
+            r#""limits":{"max_index_entries":16000001}"#,
+            "limits.max_index_entries is 16000001, allowed: a whole number from 1 to 16000000",
+        ),
+        (
+            r#""limits":{"max_index_bytes":1048575}"#,
+            "limits.max_index_bytes is 1048575, allowed: a whole number from 1048576 to 939524096",
+        ),
+        (
+            r#""limits":{"max_index_bytes":939524097}"#,
+            "limits.max_index_bytes is 939524097, allowed: a whole number from 1048576 to 939524096",
+        ),
+        (r#""limits":{"pages":32769}"#, "limits.pages is 32769, allowed: a whole number from 1 to 32768"),
+        (
+            r#""limits":{"lfu_half_life":"999ms"}"#,
+            r#"limits.lfu_half_life is "999ms", allowed: a duration such as "30m" or "1h30m", from 1000ms to 576h (24 days)"#,
+        ),
+        (
+            r#""limits":{"lfu_half_life":600}"#,
+            r#"limits.lfu_half_life is 600, allowed: a duration such as "30m" or "1h30m", from 1000ms to 576h (24 days)"#,
+        ),
+        (r#""quotas":{"t":-1}"#, "quotas.t is -1, allowed: a whole number from 0 to 64000000"),
+        (r#""quotas":{"t":null}"#, "quotas.t is null, allowed: a whole number from 0 to 64000000"),
+        (r#""quotas":[1]"#, "quotas is [1], allowed: an object"),
+        (
+            r#""quotas":{"inferencecache.io/probe":1}"#,
+            "quotas.inferencecache.io/probe is 1, allowed: a tenant of 1 to 256 bytes that is not inferencecache.io/probe",
+        ),
+        (r#""quotas":{"":1}"#, "quotas. is 1, allowed: a tenant of 1 to 256 bytes that is not inferencecache.io/probe"),
+    ] {
+        assert_eq!(error(&format!(",{setting}")), expected);
+    }
+    assert_eq!(accepted(r#","limits":{"lfu_half_life":null},"quotas":null"#), accepted(""));
+    assert_eq!(accepted(r#","limits":{"tick_ms":10}"#).limits.catch_up_tick_ms, 10);
+}
+
+#[test]
 fn a_served_adapter_names_one_base_model() {
     let json = r#"{"hub_cluster":"hub","models":[
         {"model_id":"m","adapters":["sql","chat"]},
@@ -388,6 +446,8 @@ fn the_domain_follows_what_decides_the_contents_and_nothing_else() {
         r#","policy":{"minimumMatchedTokens":0,"eviction":"LRU","affinityRouting":"Disabled"}"#,
         r#","affinity":{"hash":"rendezvous"}"#,
         r#","limits":{"tick_ms":10,"lease_ticks":30,"max_request_work_ms":1}"#,
+        r#","limits":{"catch_up_tick_ms":1,"max_step_us":200,"lfu_half_life":null}"#,
+        r#","quotas":{}"#,
     ] {
         assert_eq!(accepted(same).domain(), domain, "{same}");
     }
@@ -401,6 +461,11 @@ fn the_domain_follows_what_decides_the_contents_and_nothing_else() {
         r#","policy":{"eviction":"LFU"}"#,
         r#","policies":{"t":{"eviction":"LFU"}}"#,
         r#","limits":{"max_index_entries":999}"#,
+        r#","limits":{"max_index_bytes":1048576}"#,
+        r#","limits":{"lfu_half_life":"10m"}"#,
+        r#","quotas":{"t":0}"#,
+        r#","quotas":{"t":1}"#,
+        r#","quotas":{"u":1}"#,
         r#","limits":{"pages":255}"#,
         r#","limits":{"log_segments":256}"#,
         r#","limits":{"segment_bytes":8192}"#,

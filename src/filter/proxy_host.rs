@@ -8,6 +8,9 @@
 //! | `proxy_get_current_time_nanoseconds` | none known | the time reads as 0: nothing is fresh, nothing expires |
 //! | `proxy_get_shared_data` | NotFound | absent |
 //! | `proxy_set_shared_data` | CasMismatch | mismatch; any other: refused |
+//! | `proxy_register_shared_queue`, `proxy_resolve_shared_queue` | NotFound, InvalidMemoryAccess | no queue: looked for again at the next tick |
+//! | `proxy_enqueue_shared_queue` | NotFound | the batch is lost and counted |
+//! | `proxy_dequeue_shared_queue` | Empty, NotFound | nothing to take |
 //! | `proxy_get_header_map_pairs` | BadArgument, InvalidMemoryAccess | no headers: all routing headers are removed by name |
 //! | `proxy_replace_header_map_value`, `proxy_remove_header_map_value` | BadArgument | the header stays as it is |
 //! | `proxy_get_buffer_bytes` | NotFound, BadArgument, InvalidMemoryAccess | no body: no hint |
@@ -18,6 +21,10 @@
 //! | `proxy_set_tick_period_milliseconds` | none known | no ticks: this VM neither leads nor follows between requests |
 //! | `proxy_grpc_stream` | ParseFailure, InternalFailure | no stream; tried again after a pause |
 //! | `proxy_grpc_send`, `proxy_grpc_cancel` | NotFound, BadArgument | the stream is gone; its close follows or has been seen |
+//!
+//! The SDK panics if the proxy calls a context that it does not know. Envoy calls `proxy_on_queue_ready` with the number of
+//! the root context that registered the queue, in whatever VM then runs that code on that context's thread: a VM that took
+//! a leader's place there, and gave its number to a request, could be trapped until the next leader registers.
 #![allow(unsafe_code, reason = "the proxy-wasm ABI is a C interface")]
 
 use std::cell::RefCell;
@@ -26,7 +33,7 @@ use std::ptr;
 use hashbrown::HashMap;
 use proxy_wasm::hostcalls;
 
-use crate::host::{Cas, Host, HttpHost, Level, SharedValue, SharedWrite, StreamToken, pairs};
+use crate::host::{Cas, Host, HttpHost, Level, QueueToken, SharedValue, SharedWrite, StreamToken, pairs};
 
 /// The proxy that runs this module.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,6 +71,16 @@ unsafe extern "C" {
         cas: *mut u32,
     ) -> u32;
     fn proxy_set_shared_data(key: *const u8, key_size: usize, value: *const u8, value_size: usize, cas: u32) -> u32;
+    fn proxy_register_shared_queue(name: *const u8, name_size: usize, token: *mut u32) -> u32;
+    fn proxy_resolve_shared_queue(
+        vm_id: *const u8,
+        vm_id_size: usize,
+        name: *const u8,
+        name_size: usize,
+        token: *mut u32,
+    ) -> u32;
+    fn proxy_enqueue_shared_queue(token: u32, message: *const u8, size: usize) -> u32;
+    fn proxy_dequeue_shared_queue(token: u32, data: *mut *mut u8, size: *mut usize) -> u32;
     fn proxy_get_header_map_pairs(map: u32, data: *mut *mut u8, size: *mut usize) -> u32;
     fn proxy_replace_header_map_value(
         map: u32,
@@ -133,6 +150,32 @@ impl Host for ProxyHost {
             CAS_MISMATCH => SharedWrite::Mismatch,
             _ => SharedWrite::Refused,
         }
+    }
+
+    fn register_queue(&self, name: &str) -> Option<QueueToken> {
+        let mut token = 0;
+        // SAFETY: the name and the out pointer live through the call.
+        let status = unsafe { proxy_register_shared_queue(name.as_ptr(), name.len(), &mut token) };
+        (status == OK).then_some(QueueToken(token))
+    }
+
+    fn find_queue(&self, name: &str) -> Option<QueueToken> {
+        let vm_id = self.property(&["plugin_vm_id"]).unwrap_or_default();
+        let mut token = 0;
+        // SAFETY: vm_id, name and the out pointer live through the call.
+        let status =
+            unsafe { proxy_resolve_shared_queue(vm_id.as_ptr(), vm_id.len(), name.as_ptr(), name.len(), &mut token) };
+        (status == OK).then_some(QueueToken(token))
+    }
+
+    fn enqueue(&self, queue: QueueToken, message: &[u8]) -> bool {
+        // SAFETY: the message lives through the call.
+        unsafe { proxy_enqueue_shared_queue(queue.0, message.as_ptr(), message.len()) == OK }
+    }
+
+    fn dequeue(&self, queue: QueueToken) -> Option<Vec<u8>> {
+        // SAFETY: the out pointers live through the call.
+        received(|data, size| unsafe { proxy_dequeue_shared_queue(queue.0, data, size) })
     }
 
     fn open_stream(&self, cluster: &str, service: &str, method: &str) -> Option<StreamToken> {

@@ -20,6 +20,8 @@ pub struct Root {
     context_id: u32,
     plugin: Option<Rc<Plugin>>,
     notices: Rc<RefCell<Notices>>,
+    /// The tick period that the proxy was last asked for.
+    tick_period_ms: u64,
 }
 
 /// What a valid configuration makes of a root context.
@@ -35,7 +37,14 @@ pub struct Plugin {
 impl Root {
     /// A root context that is not configured yet.
     pub fn new(context_id: u32) -> Root {
-        Root { context_id, plugin: None, notices: Rc::default() }
+        Root { context_id, plugin: None, notices: Rc::default(), tick_period_ms: 0 }
+    }
+
+    fn tick_every(&mut self, period_ms: u64) {
+        if self.tick_period_ms != period_ms {
+            self.tick_period_ms = period_ms;
+            ProxyHost.set_tick_period(period_ms);
+        }
     }
 
     fn with_node(&self, act: impl FnOnce(&mut Node, &FilterConfig)) {
@@ -81,7 +90,7 @@ impl RootContext for Root {
         };
         if let Some(config) = &config {
             vm::remember(root_id, config);
-            ProxyHost.set_tick_period(config.limits.tick_ms);
+            self.tick_every(config.limits.tick_ms);
         }
         self.plugin = config.map(|config| {
             let node = vm::node(&config.domain());
@@ -91,8 +100,16 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
-        self.with_node(|node, config| node.tick(&ProxyHost, self.context_id, config));
+        let mut period_ms = self.tick_period_ms;
+        self.with_node(|node, config| {
+            node.tick(&ProxyHost, self.context_id, config);
+            period_ms = node.tick_period_ms(self.context_id, config);
+        });
+        self.tick_every(period_ms);
     }
+
+    /// Nothing to do now: the leader looks into its queue in its tick.
+    fn on_queue_ready(&mut self, _queue_id: u32) {}
 
     fn get_type(&self) -> Option<ContextType> {
         Some(ContextType::HttpContext)

@@ -23,7 +23,7 @@ use crate::request::{
 use crate::routing::decision::Decision;
 use crate::routing::policy::Policy;
 use crate::routing::reason::{Detail, ReasonCode};
-use answer::Asked;
+use answer::{Asked, Outcome};
 use sent::Sent;
 
 pub use notices::Notices;
@@ -239,9 +239,12 @@ impl<'a, H: HttpHost> Step<'a, H> {
         let (host, input_ended_ns) = (self.host, self.input_ended_ns);
         let asked = Asked { known: &known, config: self.config, request, now_ms: host.now_ms() };
         let policy = asked.policy();
-        let decision = asked.decide(policy, &|| has_passed(host, input_ended_ns, policy));
+        let Outcome { decision, hit } = asked.decide(policy, &|| has_passed(host, input_ended_ns, policy));
         if let View::Index(index) = known.view {
             self.notices.decided(host, decision.reason, &request.scope, index);
+        }
+        if let Some(hit) = hit {
+            self.index.node.delivered(hit);
         }
         let model = request.scope.model_id.as_str();
         host.record(&metrics::lookup_latency(model), host.now_ns().saturating_sub(input_ended_ns) / 1_000);

@@ -17,6 +17,16 @@ use crate::index::{Index, MAX_PAGES};
 pub struct Follower {
     serving: Option<Copy>,
     building: Option<Building>,
+    catch_ups: CatchUps,
+}
+
+/// How often an index was built from pages and log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CatchUps {
+    /// Times that this was begun.
+    pub begun: u64,
+    /// Times that requests began to see what was built.
+    pub completed: u64,
 }
 
 /// An index that is true of a committed log sequence.
@@ -86,9 +96,27 @@ impl Follower {
         self.serving.as_ref().map_or(View::CatchingUp, |copy| View::Index(&copy.index))
     }
 
+    /// The life of the log that requests see.
+    pub fn viewed_incarnation(&self) -> Option<Incarnation> {
+        self.serving.as_ref().map(|copy| copy.incarnation)
+    }
+
     /// The index of `head`'s log, if it is built and no part of it is missing.
     pub fn index_of(&self, head: &Head) -> Option<&Index> {
         self.copy_of(head).map(|copy| &copy.index)
+    }
+
+    /// How often an index was built so far.
+    pub fn catch_ups(&self) -> CatchUps {
+        self.catch_ups
+    }
+
+    /// The segments that are missing from what requests see, or will; none while pages are being loaded.
+    pub fn lag(&self, head: &Head) -> Option<u64> {
+        let built = self.building.as_ref().filter(|building| matches!(building.stage, Stage::Log { .. }));
+        let mut copies = self.serving.iter().chain(built.map(|building| &building.copy));
+        let copy = copies.find(|copy| copy.incarnation == head.incarnation)?;
+        Some(head.last.saturating_sub(copy.applied))
     }
 
     /// A number that grows while steps bring something new.
@@ -155,7 +183,10 @@ impl Follower {
         let building = match &mut self.building {
             Some(building) if building.copy.incarnation == head.incarnation => building,
             _ => match Building::new(head) {
-                Ok(building) => self.building.insert(building),
+                Ok(building) => {
+                    self.catch_ups.begun += 1;
+                    self.building.insert(building)
+                }
                 Err(Unreadable) => return Step::Unreadable,
             },
         };
@@ -173,6 +204,7 @@ impl Follower {
         });
         if built && (head.complete || self.serving.is_none()) {
             self.serving = self.building.take().map(|building| building.copy);
+            self.catch_ups.completed += 1;
         }
     }
 }

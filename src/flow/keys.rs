@@ -1,4 +1,4 @@
-//! The names of the shared values of one domain.
+//! The names of the shared values and of the shared queue of one domain.
 
 use crate::index::log::FORMAT;
 
@@ -23,11 +23,22 @@ impl Keys {
 
     /// The log slot that holds `sequence` in a ring of `ring` slots.
     pub fn log(&self, sequence: u64, ring: u32) -> String {
-        format!("{}/log/{}", self.prefix, sequence % u64::from(ring.max(1)))
+        format!("{}/log/{}", self.prefix, self.slot(sequence, ring))
+    }
+
+    /// The number of that slot.
+    pub fn slot(&self, sequence: u64, ring: u32) -> u32 {
+        // Below `ring`, so nothing is cut.
+        (sequence % u64::from(ring.max(1))) as u32
     }
 
     /// A page.
     pub fn page(&self, number: u32) -> String {
         format!("{}/page/{number}", self.prefix)
+    }
+
+    /// The queue in which workers tell the leader of delivered hits.
+    pub fn credits(&self) -> String {
+        format!("{}/credits", self.prefix)
     }
 }

@@ -3,11 +3,12 @@
 //! A new leader first catches up with the log. Then it keeps the stream to the hub open, commits what it hears, rewrites
 //! pages so that the ring can go on, mends what others wrote over, and renews the lease every tick. [`Deposed`] ends it.
 
+use super::credits::{Inbox, Outbox};
 use super::follower::Follower;
 use super::ingest::{Heard, Ingest, Refused};
 use super::keys::Keys;
 use super::lease::{Checkpoint, Deposed, Lease, set_position};
-use super::metrics;
+use super::metrics::{self, Refusal, Undercount};
 use super::observer::Observer;
 use super::pager::Pager;
 use super::scrub::Scrub;
@@ -17,8 +18,6 @@ use crate::index::log::{Head, Incarnation};
 use crate::observation::Subscription;
 use crate::wire;
 
-/// How long one background step may take.
-pub const STEP_NS: u64 = 1_000_000;
 /// Ticks without progress after which a leader gives a log up that it cannot read.
 const UNREADABLE_TICKS: u32 = 50;
 /// Stands for any time at which the hub was heard and that is too long ago.
@@ -36,6 +35,7 @@ const COMMIT_PAUSE_MS: u64 = 10;
 pub struct Leader {
     lease: Lease,
     stage: LeadStage,
+    inbox: Inbox,
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ struct Ready {
 impl Leader {
     /// Leads with a lease just claimed; the log has to be caught up with first.
     pub fn new(lease: Lease) -> Leader {
-        Leader { lease, stage: LeadStage::beginning() }
+        Leader { lease, stage: LeadStage::beginning(), inbox: Inbox::default() }
     }
 
     /// The proxy closed a stream.
@@ -73,8 +73,36 @@ impl Leader {
         }
     }
 
+    /// Counts what was delivered here and in the other VMs, after the rest of a tick.
+    ///
+    /// # Errors
+    /// When another VM leads.
+    pub fn count_hits(
+        &mut self,
+        host: &impl Host,
+        keys: &Keys,
+        follower: &mut Follower,
+        outbox: &mut Outbox,
+        limits: &Limits,
+    ) -> Result<(), Deposed> {
+        self.inbox.tick(host, keys);
+        match self.stage {
+            LeadStage::CatchingUp { .. } => Ok(()),
+            LeadStage::Ready(_) => self.inbox.commit(host, keys, &mut self.lease, follower, outbox, limits),
+        }
+    }
+
+    /// Whether there is work that the last step had no time for: the log, or what was heard.
+    pub fn has_work_left(&self) -> bool {
+        match &self.stage {
+            LeadStage::CatchingUp { ticks_without_progress, .. } => *ticks_without_progress == 0,
+            LeadStage::Ready(ready) => ready.ingest.queued_bytes() > 0,
+        }
+    }
+
     /// Gives the stream up. What was heard and not committed is asked for again.
     pub fn stop_observing(&mut self, host: &impl Host) {
+        self.inbox.unregister();
         if let LeadStage::Ready(ready) = &mut self.stage {
             ready.observer.give_up(host);
             self.stage = LeadStage::beginning();
@@ -93,7 +121,7 @@ impl Leader {
         serves: bool,
         config: &FilterConfig,
     ) -> Result<(), Deposed> {
-        let until_ns = host.now_ns().saturating_add(STEP_NS);
+        let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns());
         match &mut self.stage {
             LeadStage::CatchingUp { .. } => {
                 let now_ms = host.now_ms();
@@ -111,7 +139,7 @@ impl Leader {
                 ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
                 ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
                 ready.report(host, &self.lease, follower);
-                sweep(host, follower, self.lease.head(), config, until_ns.saturating_add(STEP_NS / 4));
+                sweep(host, follower, self.lease.head(), config, until_ns.saturating_add(config.limits.max_step_ns() / 4));
                 Ok(())
             }
         }
@@ -183,19 +211,27 @@ impl Leader {
         if !ready.observer.heard(token, now_ms) {
             return Ok(());
         }
+        let could_resume = ready.ingest.position().is_some();
         let accepted = wire::decode_stream_message(bytes)
             .map_err(|malformed| malformed.to_string())
             .and_then(|message| ready.ingest.accept(message, index, heard).map_err(|violation| violation.to_string()));
+        let is_refused = accepted.is_err();
         if let Err(problem) = accepted {
             host.count(metrics::STREAM_REFUSED, 1);
             host.log(Level::Warn, &format!("the hub's stream is given up and begun anew: {problem}"));
             ready.ingest.start_over();
             ready.observer.give_up(host);
+        }
+        // A message that is refused, or a reset instead of what was asked for: something was missed.
+        if could_resume && ready.ingest.position().is_none() {
+            host.count(&metrics::known_undercount(Undercount::Gap), 1);
+        }
+        if is_refused {
             return Ok(());
         }
         let due = now_ms.saturating_sub(ready.committed_ms) >= COMMIT_PAUSE_MS;
         if due || ready.ingest.queued_bytes() >= config.limits.segment_bytes {
-            let until_ns = host.now_ns().saturating_add(STEP_NS);
+            let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns());
             ready.commit_queued(host, keys, &mut self.lease, follower, &config.limits, until_ns)?;
         }
         Ok(())
@@ -325,23 +361,20 @@ impl Ready {
 
     fn report(&mut self, host: &impl Host, lease: &Lease, follower: &Follower) {
         host.gauge(metrics::LOG_SEQUENCE, lease.head().last);
+        host.gauge(metrics::LOG_BYTES, self.scrub.log().bytes());
+        host.gauge(metrics::PAGE_BYTES, self.scrub.pages().bytes());
+        host.gauge(metrics::PAGES, self.scrub.pages().values());
         if let Some(index) = follower.index_of(lease.head()) {
             host.gauge(metrics::INDEX_PAIRS, index.pairs());
         }
         let refused = self.ingest.take_refused();
-        if refused.full > 0 {
-            host.count(&metrics::blocks_refused("full"), refused.full);
-            if self.refused.full == 0 {
-                host.log(Level::Warn, "the index is full (limits.max_index_entries): new blocks are not taken");
-            }
-            self.refused.full += refused.full;
+        if refused.full > 0 && self.refused.full == 0 {
+            host.log(Level::Warn, "the index is full (limits.max_index_entries): new blocks are not taken");
         }
-        if refused.scopes > 0 {
-            host.count(&metrics::blocks_refused("too_many_scopes"), refused.scopes);
-        }
-        if refused.future > 0 {
-            host.count(&metrics::blocks_refused("future_time"), refused.future);
-        }
+        self.refused.full += refused.full;
+        metrics::count_refused(host, Refusal::Full, refused.full);
+        metrics::count_refused(host, Refusal::TooManyScopes, refused.scopes);
+        metrics::count_refused(host, Refusal::FutureTime, refused.future);
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! [`exchange`] is one request. [`node`] is a VM's part in the shared log: it [follows](follower) the log into an index,
 //! and one node at a time [leads](leader) under a [lease]: it [observes](observer) the hub, [renumbers](ingest) what it hears, and
-//! commits it.
+//! commits it. What requests hit goes the other way, as [credits].
 
+pub mod credits;
 pub mod exchange;
 pub mod follower;
 pub mod ingest;
@@ -13,8 +14,10 @@ pub mod lease;
 pub mod metrics;
 pub mod node;
 pub mod observer;
+pub mod pace;
 pub mod pager;
 pub mod scrub;
+pub mod sizes;
 
 #[cfg(test)]
 mod defect;

@@ -8,11 +8,13 @@
 //! Several root contexts of a VM can belong to one domain, for example the old and the new one during a configuration
 //! update: one of them drives the node, and hands over when it is done.
 
-use super::follower::{Follower, View};
+use super::credits::{Hit, Outbox};
+use super::follower::{CatchUps, Follower, View};
 use super::keys::Keys;
-use super::leader::{Leader, STEP_NS, aged, new_log, sweep};
+use super::leader::{Leader, aged, new_log, sweep};
 use super::lease::{Deposed, Lease};
 use super::metrics;
+use super::pace::Pace;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Cas, Host, SharedValue, StreamToken};
 use crate::index::log::Head;
@@ -26,18 +28,30 @@ pub struct Node {
     /// This VM has been asked by a request.
     serves: bool,
     driver: Option<u32>,
+    pace: Pace,
+    catching_up: CatchingUp,
     /// That of the last head that the view covers.
     heard_ms: Option<u64>,
+    /// What this VM's requests hit.
+    outbox: Outbox,
 }
 
 #[derive(Debug)]
 enum Role {
-    /// The head's number as last seen, and for how many ticks it has been that.
+    /// The head's number as last seen, for how many ticks it has been that, and whether it ever changed: somebody leads.
     Following {
         seen: Option<Cas>,
         unchanged_ticks: u32,
+        has_changed: bool,
     },
     Leading(Box<Leader>),
+}
+
+/// What has been said of the follower's catching up, and since when the present one goes on, Unix time in ns.
+#[derive(Debug, Default)]
+struct CatchingUp {
+    told: CatchUps,
+    since_ns: Option<u64>,
 }
 
 /// What a node knows when a request asks.
@@ -67,10 +81,13 @@ impl Node {
         Node {
             keys: Keys::new(domain),
             follower: Follower::default(),
-            role: Role::Following { seen: None, unchanged_ticks: 0 },
+            role: Role::following(),
             serves: false,
             driver: None,
+            pace: Pace::default(),
+            catching_up: CatchingUp::default(),
             heard_ms: None,
+            outbox: Outbox::default(),
         }
     }
 
@@ -80,13 +97,15 @@ impl Node {
         let head = read_head(host, &self.keys).and_then(|(head, _)| head);
         let mut newest_ms = None;
         if let Some(head) = &head {
-            let until_ns = host.now_ns().saturating_add(budget_ns);
+            let started_ns = host.now_ns();
+            let until_ns = started_ns.saturating_add(budget_ns);
             self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
             newest_ms = Some(head.heard_ms).filter(|heard_ms| *heard_ms > 0);
             // State that cannot follow goes stale, as if the hub were silent.
             if self.follower.serves_up_to(head) {
                 self.heard_ms = newest_ms.or(self.heard_ms);
             }
+            self.catching_up.report(host, self.follower.catch_ups(), started_ns);
         }
         match self.follower.view() {
             View::Index(index) if self.heard_ms.is_some() || newest_ms.is_none() => {
@@ -96,35 +115,71 @@ impl Node {
         }
     }
 
+    /// What the last request that asked could look at.
+    #[cfg(test)]
+    pub(super) fn view(&self) -> View<'_> {
+        self.follower.view()
+    }
+
+    /// A request that asked was told of what it hits, where hits count: the leader shall know.
+    pub fn delivered(&mut self, hit: Hit) {
+        if let Some(incarnation) = self.follower.viewed_incarnation() {
+            self.outbox.add(incarnation, hit);
+        }
+    }
+
     /// A root context's tick. Only the driver's does anything; without one, this context becomes it.
     pub fn tick(&mut self, host: &impl Host, context: u32, config: &FilterConfig) {
-        if *self.driver.get_or_insert(context) != context {
+        if !self.is_driven_by(host, context) {
             return;
         }
+        let started_ns = host.now_ns();
+        let is_whole = self.pace.is_whole(&config.limits);
+        let progress = self.follower.progress();
         let now_ms = host.now_ms();
         self.heard_ms = self.heard_ms.map(|heard_ms| aged(heard_ms, now_ms, config.freshness.stale_after_ms));
         let head = read_head(host, &self.keys);
-        match &mut self.role {
-            Role::Following { .. } => self.tick_following(host, head, config),
-            Role::Leading(leading) => {
-                let ticked = leading.tick(host, &self.keys, &mut self.follower, self.serves, config);
-                self.step_down_if(host, ticked);
+        let work_is_left = match &mut self.role {
+            Role::Following { .. } => {
+                // What cannot be read gets no more readable by looking at it more often.
+                self.tick_following(host, head, config, is_whole) && self.follower.progress() > progress
             }
-        }
+            Role::Leading(leading) => {
+                let ticked = leading.tick(host, &self.keys, &mut self.follower, self.serves, config).and_then(|()| {
+                    leading.count_hits(host, &self.keys, &mut self.follower, &mut self.outbox, &config.limits)
+                });
+                let work_is_left = leading.has_work_left();
+                self.step_down_if(host, ticked);
+                work_is_left
+            }
+        };
+        self.outbox.report(host);
+        self.pace.rest(&config.limits, work_is_left);
+        self.catching_up.report(host, self.follower.catch_ups(), started_ns);
+        record_step(host, started_ns);
+    }
+
+    /// How long after its last tick a root context wants the next, in ms: sooner while there is work left.
+    pub fn tick_period_ms(&self, context: u32, config: &FilterConfig) -> u64 {
+        if self.driver == Some(context) { self.pace.period_ms(&config.limits) } else { config.limits.tick_ms }
     }
 
     /// A message came over a stream.
     pub fn on_stream_message(&mut self, host: &impl Host, token: StreamToken, bytes: &[u8], config: &FilterConfig) {
         if let Role::Leading(leading) = &mut self.role {
+            let started_ns = host.now_ns();
             let heard = leading.hear(host, &self.keys, &mut self.follower, token, bytes, config);
             self.step_down_if(host, heard);
+            record_step(host, started_ns);
         }
     }
 
     /// The proxy closed a stream.
     pub fn on_stream_closed(&mut self, host: &impl Host, token: StreamToken) {
         if let Role::Leading(leading) = &mut self.role {
+            let started_ns = host.now_ns();
             leading.on_stream_closed(host, token);
+            record_step(host, started_ns);
         }
     }
 
@@ -139,29 +194,68 @@ impl Node {
         }
     }
 
-    fn tick_following(&mut self, host: &impl Host, head: Option<(Option<Head>, Cas)>, config: &FilterConfig) {
+    /// Whether it is this root context's ticks that count; without a driver, they do from now on.
+    fn is_driven_by(&mut self, host: &impl Host, context: u32) -> bool {
+        if self.driver.is_none() && matches!(self.role, Role::Leading(_)) {
+            host.count(metrics::LEADER_CHANGES, 1);
+        }
+        *self.driver.get_or_insert(context) == context
+    }
+
+    /// True if part of the log is left to read. Only whole ticks sweep, and count against a silent leader.
+    fn tick_following(
+        &mut self,
+        host: &impl Host,
+        head: Option<(Option<Head>, Cas)>,
+        config: &FilterConfig,
+        is_whole: bool,
+    ) -> bool {
+        let mut is_behind = false;
         if let Some((Some(head), _)) = &head
             && self.serves
         {
-            let until_ns = host.now_ns().saturating_add(STEP_NS);
-            self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
-            sweep(host, &mut self.follower, head, config, until_ns.saturating_add(STEP_NS / 4));
+            let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns());
+            is_behind = !self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
+            if is_whole {
+                sweep(host, &mut self.follower, head, config, until_ns.saturating_add(config.limits.max_step_ns() / 4));
+                self.follower.lag(head).into_iter().for_each(|lag| host.record(metrics::LAG_SEGMENTS, lag));
+            }
         }
-        if let Some(claim) = self.claim(host, &head, &config.limits) {
+        if is_whole {
+            self.claim_if_due(host, &head, config);
+        }
+        is_behind
+    }
+
+    fn claim_if_due(&mut self, host: &impl Host, head: &Option<(Option<Head>, Cas)>, config: &FilterConfig) {
+        if let Some(claim) = self.claim(host, head, &config.limits) {
             let (head, cas) = claim;
             if let Ok(lease) = Lease::claim(host, &self.keys, head, cas) {
                 host.count(metrics::LEADER_CHANGES, 1);
                 self.role = Role::Leading(Box::new(Leader::new(lease)));
             }
+        } else if let Some((Some(head), _)) = &head
+            && self.hears_a_leader(&config.limits)
+        {
+            self.outbox.send(host, &self.keys.credits(), head.incarnation);
+        }
+    }
+
+    /// Whether the head was written lately, which only a leader does.
+    fn hears_a_leader(&self, limits: &Limits) -> bool {
+        match self.role {
+            Role::Following { unchanged_ticks, has_changed, .. } => has_changed && unchanged_ticks < limits.lease_ticks,
+            Role::Leading(_) => false,
         }
     }
 
     /// The head to write, and in place of which, if this VM should lead now.
     fn claim(&mut self, host: &impl Host, head: &Option<(Option<Head>, Cas)>, limits: &Limits) -> Option<(Head, Cas)> {
-        let Role::Following { seen, unchanged_ticks } = &mut self.role else { return None };
+        let Role::Following { seen, unchanged_ticks, has_changed } = &mut self.role else { return None };
         let Some((head, cas)) = head else {
             return Some((new_log(host, 1, limits), Cas::ABSENT));
         };
+        *has_changed |= seen.is_some_and(|seen| seen != *cas);
         *unchanged_ticks = if *seen == Some(*cas) { unchanged_ticks.saturating_add(1) } else { 0 };
         *seen = Some(*cas);
         let patience = limits.lease_ticks.saturating_mul(if self.serves { 3 } else { 1 });
@@ -182,9 +276,43 @@ impl Node {
             && let Role::Leading(leading) = &mut self.role
         {
             leading.stop_observing(host);
-            self.role = Role::Following { seen: None, unchanged_ticks: 0 };
+            self.role = Role::following();
         }
     }
+}
+
+// === impl Role ===
+
+impl Role {
+    fn following() -> Role {
+        Role::Following { seen: None, unchanged_ticks: 0, has_changed: false }
+    }
+}
+
+// === impl CatchingUp ===
+
+impl CatchingUp {
+    /// Reports what the step that began at `started_ns` brought.
+    fn report(&mut self, host: &impl Host, now: CatchUps, started_ns: u64) {
+        if now == self.told {
+            return;
+        }
+        if now.begun > self.told.begun {
+            host.count(metrics::CATCH_UPS_BEGUN, now.begun - self.told.begun);
+            self.since_ns.get_or_insert(started_ns);
+        }
+        if now.completed > self.told.completed {
+            host.count(metrics::CATCH_UPS_COMPLETED, now.completed - self.told.completed);
+            let since_ns = self.since_ns.take().unwrap_or(started_ns);
+            host.record(metrics::CATCH_UP_MS, host.now_ns().saturating_sub(since_ns) / 1_000_000);
+        }
+        self.told = now;
+    }
+}
+
+/// One record a step, of the time it took.
+fn record_step(host: &impl Host, started_ns: u64) {
+    host.record(metrics::BACKGROUND_STEP_US, host.now_ns().saturating_sub(started_ns) / 1_000);
 }
 
 /// The head, unless it does not parse, and its number; none if there is no head.

@@ -5,6 +5,7 @@
 //! page and one log segment a tick, without reading their records.
 
 use super::keys::Keys;
+use super::sizes::Sizes;
 use crate::host::{Host, SharedValue};
 use crate::index::log::{Head, Page, Segment};
 
@@ -13,18 +14,32 @@ use crate::index::log::{Head, Page, Segment};
 pub struct Scrub {
     page: u32,
     sequence: u64,
+    pages: Sizes,
+    log: Sizes,
 }
 
 // === impl Scrub ===
 
 impl Scrub {
+    /// The pages, as last looked at.
+    pub fn pages(&self) -> &Sizes {
+        &self.pages
+    }
+
+    /// The log's slots, as last looked at.
+    pub fn log(&self) -> &Sizes {
+        &self.log
+    }
+
     /// The next page, if it cannot be loaded. `written_as_of` has what each page is at least true of, 0 for one that was
     /// never written.
     pub fn lost_page(&mut self, host: &impl Host, keys: &Keys, head: &Head, written_as_of: &[u64]) -> Option<u32> {
         let number = self.page % head.pages.max(1);
         self.page = number.wrapping_add(1);
         let as_of = *written_as_of.get(number as usize)?;
-        let loads = match host.shared_get(&keys.page(number)) {
+        let value = host.shared_get(&keys.page(number));
+        self.pages.note(number, &value);
+        let loads = match value {
             SharedValue::Absent => as_of == 0,
             SharedValue::Present { bytes, .. } => Page::stamp(&bytes).is_ok_and(|stamp| {
                 if stamp.incarnation == head.incarnation {
@@ -46,7 +61,9 @@ impl Scrub {
             return None;
         }
         self.sequence = sequence;
-        let reads = match host.shared_get(&keys.log(sequence, head.ring)) {
+        let value = host.shared_get(&keys.log(sequence, head.ring));
+        self.log.note(keys.slot(sequence, head.ring), &value);
+        let reads = match value {
             SharedValue::Absent => false,
             SharedValue::Present { bytes, .. } => Segment::stamp(&bytes)
                 .is_ok_and(|stamp| stamp.incarnation == head.incarnation && stamp.sequence == sequence),

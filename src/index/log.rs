@@ -1,21 +1,24 @@
-//! The values in shared data: the head, log segments and pages, as bytes.
+//! The values in shared data: the head, log segments and pages, as bytes; and the batches of delivered hits in the shared
+//! queue.
 //!
 //! All integers are little-endian; the last 8 bytes of a value are the XXH3-64 of all before them. Layout:
 //!
 //! ```text
-//! every value   magic "WR" | kind u8 ('H', 'L' or 'P') | format u8 | incarnation u64 | … | checksum u64
+//! every value   magic "WR" | kind u8 ('H', 'L', 'P' or 'C') | format u8 | incarnation u64 | … | checksum u64
 //! head          term u64 | first u64 | last u64 | oldest_page u64 | pages u32 | ring u32 | hub_epoch u64 |
 //!               hub_sequence u64 | heard_ms u64 | beat u64 | next_replica u32 | next_scope u32 | flags u32
 //! log segment   term u64 | sequence u64 | records
 //! page          number u32 | as_of u64 | records
+//! credits       records
 //! ```
 //!
 //! Records are a `warmroute.v1.Chunk`. One commit is one segment and one log sequence. A value that does not parse is
-//! a value to read again; it is never used in part.
+//! a value to read again; it is never used in part. The records of credits are `HitCounts` only, whose counts are what to
+//! add, at least 1 and the same throughout a record; what does not parse is dropped.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::observation::Observation;
+use crate::observation::{Counted, Observation};
 use crate::wire;
 
 /// The layout's version, part of every key and value.
@@ -89,6 +92,15 @@ pub struct Page {
     pub as_of: u64,
     /// Records that rebuild the state.
     pub records: Vec<Observation>,
+}
+
+/// Delivered hits, as a worker tells the leader of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credits {
+    /// The life of the log whose numbers the hits are in.
+    pub incarnation: Incarnation,
+    /// The hits: the counts are what to add, one number throughout each.
+    pub hits: Vec<Counted>,
 }
 
 /// What a page says of itself.
@@ -254,6 +266,36 @@ impl Page {
     }
 }
 
+// === impl Credits ===
+
+impl Credits {
+    /// The batch's bytes.
+    pub fn encode(self) -> Vec<u8> {
+        let records: Vec<Observation> = self.hits.into_iter().map(Observation::Counted).collect();
+        let mut value = Writer::new(b'C', self.incarnation);
+        value.records(&records);
+        value.finish()
+    }
+
+    /// The batch in `bytes`.
+    ///
+    /// # Errors
+    /// When the bytes are not a batch of this format.
+    pub fn decode(bytes: &[u8]) -> Result<Credits, Unreadable> {
+        let value = Reader::new(b'C', bytes)?;
+        let hits = value.records()?.into_iter().map(|record| match record {
+            Observation::Counted(counted) if adds_one_number(&counted) => Ok(counted),
+            _ => Err(Unreadable),
+        });
+        Ok(Credits { incarnation: value.incarnation, hits: hits.collect::<Result<_, _>>()? })
+    }
+}
+
+fn adds_one_number(counted: &Counted) -> bool {
+    let mut counts = counted.replicas.iter().flat_map(|at| &at.counts);
+    counts.next().is_some_and(|first| *first > 0 && counts.all(|count| count == first))
+}
+
 struct Writer(Vec<u8>);
 
 // === impl Writer ===
@@ -340,7 +382,7 @@ impl<'a> Reader<'a> {
         Ok(PageStamp { incarnation: self.incarnation, number: self.u32()?, as_of: self.u64()? })
     }
 
-    fn records(&mut self) -> Result<Vec<Observation>, Unreadable> {
+    fn records(&self) -> Result<Vec<Observation>, Unreadable> {
         wire::decode_records(self.rest).map_err(|_| Unreadable)
     }
 }
@@ -348,7 +390,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::ReplicaSlot;
+    use crate::observation::{BlockKey, ReplicaCounts, ReplicaSlot, ScopeSlot};
 
     fn head() -> Head {
         Head { last: 7, heard_ms: 9, complete: true, ..Head::new(Incarnation(3), 2, 257, 512) }
@@ -371,6 +413,38 @@ mod tests {
         assert_eq!(bytes[4..12], 3u64.to_le_bytes());
         assert_eq!(bytes[12..20], 2u64.to_le_bytes());
         assert_eq!(bytes.len(), 4 + 8 + 4 * 8 + 2 * 4 + 4 * 8 + 3 * 4 + 8);
+    }
+
+    fn hits(counts: &[u32]) -> Counted {
+        let keys = [1, 0x0203].map(BlockKey::Hash64).to_vec();
+        let replicas = vec![
+            ReplicaCounts { replica: ReplicaSlot(4), counts: counts.to_vec() },
+            ReplicaCounts { replica: ReplicaSlot(5), counts: counts[..1].to_vec() },
+        ];
+        Counted { scope: ScopeSlot(6), keys, replicas }
+    }
+
+    #[test]
+    fn credits_have_this_layout() {
+        let credits = Credits { incarnation: Incarnation(3), hits: vec![hits(&[7, 7])] };
+        let bytes = credits.clone().encode();
+        let golden = "57524301 0300000000000000 0a27 7a25 0806 1210 0000000000000001 0000000000000203 1808 2206 0804
+                      12020707 2205 0805 120107";
+        let hex: String = bytes[..bytes.len() - 8].iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden.split_whitespace().collect::<String>());
+        assert_eq!(bytes[bytes.len() - 8..], xxh3_64(&bytes[..bytes.len() - 8]).to_le_bytes());
+        assert_eq!(Credits::decode(&bytes), Ok(credits));
+    }
+
+    #[test]
+    fn credits_that_add_nothing_or_not_one_number_are_unreadable() {
+        for counts in [[0, 0], [1, 2]] {
+            let bytes = Credits { incarnation: Incarnation(3), hits: vec![hits(&counts)] }.encode();
+            assert_eq!(Credits::decode(&bytes), Err(Unreadable), "{counts:?}");
+        }
+        let mut other = Writer::new(b'C', Incarnation(3));
+        other.records(&[Observation::Cleared { replica: ReplicaSlot(4) }]);
+        assert_eq!(Credits::decode(&other.finish()), Err(Unreadable));
     }
 
     #[test]

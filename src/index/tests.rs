@@ -250,3 +250,26 @@ fn hits_outlive_a_new_report_and_go_with_the_block() {
 fn a_pair_costs_24_bytes_besides_its_block() {
     assert_eq!(size_of::<Holder>(), 24);
 }
+
+#[test]
+fn counted_hits_are_absolute_and_go_into_pages_and_out() {
+    let mut leader = index([up(1, "a").to_vec(), vec![stored(1, &[1, 2], 1_000)]].concat());
+    let keys: Vec<BlockKey> = [1, 2, 3].map(BlockKey::Hash64).to_vec();
+    let hits = [(ReplicaSlot(1), 3), (ReplicaSlot(2), 1)];
+    let counted = leader.counted(SCOPE, &keys, &hits, 2).unwrap();
+    assert_eq!(counted.replicas, [ReplicaCounts { replica: ReplicaSlot(1), counts: vec![2, 2] }]);
+    for _ in 0..2 {
+        leader.apply(9, Observation::Counted(counted.clone()));
+    }
+    leader.apply(10, stored(1, &[1, 2], 2_000));
+    let counts = |index: &Index| {
+        keys.iter().map(|key| Some(index.holder(SCOPE, key, ReplicaSlot(1))?.access_count)).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&leader), [Some(2), Some(2), None], "kept by a new report");
+    let mut follower = Index::new(4);
+    follower.load_dictionary(10, &leader.dictionary_observations());
+    (0..leader.pages()).for_each(|page| follower.load_page(page, 10, &leader.page_observations(page)));
+    follower.apply(9, Observation::Counted(Counted { replicas: vec![], ..counted.clone() }));
+    assert_eq!(counts(&follower), counts(&leader));
+    assert_eq!(leader.counted(SCOPE, &keys[2..], &hits, 1), None);
+}

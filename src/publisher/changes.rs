@@ -23,7 +23,9 @@ pub fn push(changes: &mut Vec<Observation>, observation: Observation) {
     }
 }
 
-/// Whether `next` says of further blocks what `last` says: of those that come after them, where that is known.
+/// Whether `next` says of further blocks what `last` says: of those that come after them, where that is known. Blocks of
+/// which nothing is known can stand together in any order, since it claims nothing of keys that are not chained; one that
+/// is chained and has no parent starts a prompt.
 fn goes_on(last: &Stored, next: &Stored) -> bool {
     let terms = |stored: &Stored| {
         let Stored { replica, scope, tier, last_seen_ms, chained, access_count, .. } = *stored;

@@ -22,6 +22,7 @@ impl Publisher {
             }
             Observation::Cleared { replica }
             | Observation::Stats { replica, .. }
+            | Observation::Reasserted { replica, .. }
             | Observation::ReplicaComplete { replica }
             | Observation::ReplicaGone { replica } => (*replica, None),
             _ => return false,

@@ -2,6 +2,8 @@
 //!
 //! As it came from the wire: nothing in here has been checked yet.
 
+use crate::observation::StoredBlock;
+
 /// `CacheStateUpdate`: blocks that a replica holds, and its load. It adds and refreshes; absence removes nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheStateUpdate {
@@ -34,9 +36,9 @@ pub struct PrefixEntry {
     pub block_hashes: Vec<Vec<u8>>,
     /// Tokens of each of these blocks alone.
     pub block_token_counts: Vec<i32>,
-    /// Not in the contract: tokens before the first block of the chain, where this is a later
-    /// [piece](CacheStateUpdate::into_pieces) of one; else 0.
-    pub tokens_before: u32,
+    /// Not in the contract: the block before the first one of the chain, where this is a later
+    /// [piece](CacheStateUpdate::into_pieces) of one.
+    pub before: Option<StoredBlock>,
     /// `CacheTier`: 0 for the engine's KV cache, 1 to 3 for a tier; anything else is a tier that is not known.
     pub tier: i32,
     /// The adapter; empty for that of the update.

@@ -5,7 +5,6 @@
 //! which is an eviction and not a drop, and one that had to go can come back without its hits.
 
 use super::message::{CacheStateUpdate, PrefixEntry};
-use super::report::{stored_block, tokens_with};
 
 // === impl CacheStateUpdate ===
 
@@ -44,7 +43,9 @@ impl CacheStateUpdate {
 
 impl PrefixEntry {
     fn into_pieces(mut self, max_blocks: usize) -> Vec<PrefixEntry> {
-        let ends = self.ends();
+        let mut ends = Vec::new();
+        // What ends the chain is counted with its last piece.
+        let _ = self.chain(&mut ends);
         if ends.len() <= max_blocks || self.block_hashes.len() != self.block_token_counts.len() {
             return vec![self];
         }
@@ -53,30 +54,18 @@ impl PrefixEntry {
         let mut counts = std::mem::take(&mut self.block_token_counts).into_iter();
         // The last piece is what is left.
         let cuts = (max_blocks..ends.len()).step_by(max_blocks);
-        for tokens_at_end in cuts.filter_map(|cut| ends.get(cut - 1)) {
+        for end in cuts.filter_map(|cut| ends.get(cut - 1)) {
             pieces.push(PrefixEntry {
                 prefix_hash: Vec::new(),
                 token_count: 0,
                 block_hashes: hashes.by_ref().take(max_blocks).collect(),
                 block_token_counts: counts.by_ref().take(max_blocks).collect(),
-                tokens_before: self.tokens_before,
+                before: self.before.replace(end.clone()),
                 tier: self.tier,
                 adapter_id: self.adapter_id.clone(),
             });
-            self.tokens_before = *tokens_at_end;
         }
         pieces.push(PrefixEntry { block_hashes: hashes.collect(), block_token_counts: counts.collect(), ..self });
         pieces
-    }
-
-    /// The tokens up to the end of each block of the chain, up to the first that means nothing.
-    fn ends(&self) -> Vec<u32> {
-        let mut tokens = i64::from(self.tokens_before);
-        let blocks = self.block_hashes.iter().zip(&self.block_token_counts);
-        let end = |(hash, count): (&Vec<u8>, &i32)| {
-            tokens = tokens_with(tokens, *count).ok()?;
-            stored_block(hash, tokens).ok().map(|block| block.token_count)
-        };
-        blocks.map_while(end).collect()
     }
 }

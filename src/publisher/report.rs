@@ -17,6 +17,15 @@ use crate::observation::{
     Tier,
 };
 
+/// The blocks of an entry.
+#[derive(Debug, Default)]
+struct EntryBlocks {
+    /// Those of its chain, in order.
+    chain: Vec<StoredBlock>,
+    /// The one whose hash stands for the whole prefix. Nothing is known of its place in a chain.
+    whole: Option<StoredBlock>,
+}
+
 // === impl Publisher ===
 
 impl Publisher {
@@ -81,8 +90,8 @@ impl Publisher {
         if update.hash_scheme.len() > MAX_NAME_BYTES || adapter_id.len() > MAX_NAME_BYTES {
             return Err((DropReason::LongName, entry.count()));
         }
-        let blocks = entry.blocks(dropped);
-        let count = blocks.len() as u64;
+        let EntryBlocks { chain, whole } = entry.blocks(dropped);
+        let count = (chain.len() + usize::from(whole.is_some())) as u64;
         if count == 0 {
             return Ok(());
         }
@@ -91,14 +100,28 @@ impl Publisher {
         let scope = self.reported_scope(&scope).and_then(|slot| self.scope_name(slot));
         let scope = scope.ok_or((DropReason::TooManyScopes, count))?;
         let tier = tier_of(entry.tier);
-        for block in blocks {
-            self.store(&replica, &scope, tier, last_seen_ms, block);
+        let mut before = entry.before.as_ref().map(|before| before.key.clone());
+        for block in chain {
+            let parent = before.replace(block.key.clone());
+            self.store(&replica, &scope, tier, last_seen_ms, parent, block);
+        }
+        if let Some(whole) = whole {
+            self.store(&replica, &scope, tier, last_seen_ms, None, whole);
         }
         Ok(())
     }
 
-    /// Records that `replica` has the block; nothing changes if that is known, time included.
-    fn store(&mut self, replica: &ReplicaName, scope: &ScopeName, tier: Tier, last_seen_ms: u64, block: StoredBlock) {
+    /// Records that `replica` has the block, which comes after `parent`; nothing changes if that is known, time included.
+    /// Keys are as the producer makes them: that one follows another proves nothing of what is before it.
+    fn store(
+        &mut self,
+        replica: &ReplicaName,
+        scope: &ScopeName,
+        tier: Tier,
+        last_seen_ms: u64,
+        parent: Option<BlockKey>,
+        block: StoredBlock,
+    ) {
         let held = self.index.holder(scope.slot, &block.key, replica.slot);
         let is_known = held.is_some_and(|held| {
             (held.tier, held.last_seen_ms, held.token_count) == (tier, last_seen_ms, block.token_count)
@@ -114,6 +137,7 @@ impl Publisher {
                 scope,
                 tier,
                 last_seen_ms,
+                parent,
                 blocks: vec![block],
                 ..Stored::default()
             }));
@@ -137,7 +161,8 @@ impl Publisher {
         }
         for entry in &update.prefixes {
             let Some(scope) = self.index.dictionary().scope_slot(&scope_of(update, entry)) else { continue };
-            for block in entry.blocks(&mut Dropped::default()) {
+            let EntryBlocks { chain, whole } = entry.blocks(&mut Dropped::default());
+            for block in chain.into_iter().chain(whole) {
                 if let Some(reason) = gone.get(&(scope, block.key)) {
                     dropped.add(*reason, 1);
                 }
@@ -200,30 +225,33 @@ impl CacheStateUpdate {
 
 impl PrefixEntry {
     /// The blocks it has a key for; those that mean nothing are counted in `dropped`.
-    fn blocks(&self, dropped: &mut Dropped) -> Vec<StoredBlock> {
-        let mut blocks = Vec::new();
+    fn blocks(&self, dropped: &mut Dropped) -> EntryBlocks {
+        let mut blocks = EntryBlocks::default();
         if self.has_chain() {
             if self.block_hashes.len() != self.block_token_counts.len() {
                 dropped.add(DropReason::MismatchedChain, self.count());
                 return blocks;
             }
-            if let Err(reason) = self.chain(&mut blocks) {
-                dropped.add(reason, self.block_hashes.len().saturating_sub(blocks.len()) as u64);
+            if let Err(reason) = self.chain(&mut blocks.chain) {
+                dropped.add(reason, self.block_hashes.len().saturating_sub(blocks.chain.len()) as u64);
             }
             if self.prefix_hash.is_empty() {
                 return blocks;
             }
         }
         match stored_block(&self.prefix_hash, self.token_count.into()) {
-            Ok(block) => blocks.push(block),
+            Ok(block) => blocks.whole = Some(block),
             Err(reason) => dropped.add(reason, 1),
         }
         blocks
     }
 
-    /// The blocks of its chain, up to the first that means nothing.
-    fn chain(&self, blocks: &mut Vec<StoredBlock>) -> Result<(), DropReason> {
-        let mut tokens = i64::from(self.tokens_before);
+    /// Appends the blocks of its chain, up to the first that means nothing.
+    ///
+    /// # Errors
+    /// When there is one: why it means nothing.
+    pub(super) fn chain(&self, blocks: &mut Vec<StoredBlock>) -> Result<(), DropReason> {
+        let mut tokens = self.before.as_ref().map_or(0, |before| i64::from(before.token_count));
         for (hash, count) in self.block_hashes.iter().zip(&self.block_token_counts) {
             tokens = tokens_with(tokens, *count)?;
             blocks.push(stored_block(hash, tokens)?);
@@ -255,12 +283,12 @@ fn scope_of(update: &CacheStateUpdate, entry: &PrefixEntry) -> Scope {
 }
 
 /// The tokens up to the end of a block of `count` after `tokens`.
-pub(super) fn tokens_with(tokens: i64, count: i32) -> Result<i64, DropReason> {
+fn tokens_with(tokens: i64, count: i32) -> Result<i64, DropReason> {
     if count < 1 { Err(DropReason::TokenCount) } else { Ok(tokens.saturating_add(count.into())) }
 }
 
 /// A block with a key and a token count that mean something.
-pub(super) fn stored_block(hash: &[u8], tokens: i64) -> Result<StoredBlock, DropReason> {
+fn stored_block(hash: &[u8], tokens: i64) -> Result<StoredBlock, DropReason> {
     if hash.len() > MAX_KEY_BYTES {
         return Err(DropReason::LongHash);
     }

@@ -10,7 +10,7 @@ use crate::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot, S
 
 /// Blocks that went by age at replicas that are followed, and that these still hold.
 #[derive(Debug, Default)]
-pub struct Expired(HashMap<ScopeSlot, HashSet<(ReplicaSlot, BlockKey)>>);
+pub struct Expired(HashMap<ScopeSlot, HashMap<ReplicaSlot, HashSet<BlockKey>>>);
 
 // === impl Publisher ===
 
@@ -32,6 +32,16 @@ impl Publisher {
         let added = self.add_scope(scope)?;
         self.reported_scopes.insert(added);
         Some(added)
+    }
+
+    /// Whether blocks of a followed replica went by age that it still holds.
+    pub fn has_expired(&self, replica: ReplicaSlot) -> bool {
+        self.expired.any_of(replica)
+    }
+
+    /// Whether this block went by age although the followed replica still holds it.
+    pub fn is_expired(&self, scope: ScopeSlot, replica: ReplicaSlot, key: &BlockKey) -> bool {
+        self.expired.contains(scope, replica, key)
     }
 
     fn add_scope(&mut self, scope: &Scope) -> Option<ScopeSlot> {
@@ -61,7 +71,7 @@ impl Publisher {
 impl Expired {
     /// `replica` holds the block, which is too old for the index.
     pub fn add(&mut self, scope: ScopeSlot, replica: ReplicaSlot, key: BlockKey) {
-        self.0.entry(scope).or_default().insert((replica, key));
+        self.0.entry(scope).or_default().entry(replica).or_default().insert(key);
     }
 
     /// What `observation` speaks of is in the index again, or no longer held.
@@ -81,20 +91,35 @@ impl Expired {
         self.0.contains_key(&scope)
     }
 
+    /// Whether the replica still holds a block that is too old for the index.
+    pub fn any_of(&self, replica: ReplicaSlot) -> bool {
+        self.0.values().flat_map(HashMap::keys).any(|other| *other == replica)
+    }
+
+    /// Whether the replica still holds this block, which is too old for the index.
+    pub fn contains(&self, scope: ScopeSlot, replica: ReplicaSlot, key: &BlockKey) -> bool {
+        let blocks = self.0.get(&scope).and_then(|replicas| replicas.get(&replica));
+        blocks.is_some_and(|blocks| blocks.contains(key))
+    }
+
     /// Forgets what replicas held that `keep` refuses.
     pub fn keep(&mut self, keep: impl Fn(ReplicaSlot) -> bool) {
-        self.0.retain(|_, blocks| {
-            blocks.retain(|(replica, _)| keep(*replica));
-            !blocks.is_empty()
+        self.0.retain(|_, replicas| {
+            replicas.retain(|replica, _| keep(*replica));
+            !replicas.is_empty()
         });
     }
 
     fn forget_blocks<'a>(&mut self, scope: ScopeSlot, replica: ReplicaSlot, keys: impl Iterator<Item = &'a BlockKey>) {
-        let Some(blocks) = self.0.get_mut(&scope) else { return };
+        let Some(replicas) = self.0.get_mut(&scope) else { return };
+        let Some(blocks) = replicas.get_mut(&replica) else { return };
         for key in keys {
-            blocks.remove(&(replica, key.clone()));
+            blocks.remove(key);
         }
         if blocks.is_empty() {
+            replicas.remove(&replica);
+        }
+        if replicas.is_empty() {
             self.0.remove(&scope);
         }
     }

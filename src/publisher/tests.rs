@@ -1,5 +1,6 @@
 //! What a publisher says of what it is told, rule by rule; [`oracle`] has random histories against a naive one.
 
+mod chains;
 mod evicted;
 mod followed;
 mod oracle;

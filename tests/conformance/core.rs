@@ -334,7 +334,7 @@ fn prefix_entry(prefix: &crate::cases::messages::Prefix) -> reported::PrefixEntr
         token_count: prefix.token_count,
         block_hashes: prefix.block_hashes.iter().map(|hash| hash.0.clone()).collect(),
         block_token_counts: prefix.block_token_counts.clone(),
-        tokens_before: 0,
+        before: None,
         tier: prefix.tier,
         adapter_id: prefix.adapter_id.clone(),
     }

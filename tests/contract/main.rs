@@ -13,5 +13,6 @@ mod load;
 mod lookups;
 mod metrics;
 mod published;
+mod reassertions;
 mod reports;
 mod service;

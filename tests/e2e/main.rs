@@ -11,6 +11,7 @@ mod hints;
 mod hub_faults;
 mod labels;
 mod leadership;
+mod lfu;
 mod policies;
 mod pool;
 mod released;

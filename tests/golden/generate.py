@@ -363,22 +363,31 @@ def texts(values):
     return number(len(listed)) + b"".join(number(len(each)) + each for each in listed)
 
 
+def duration_ms(duration, default):
+    return default if duration is None else int(duration[:-1]) * DURATION_UNITS_MS[duration[-1]]
+
+
 def policy_bytes(spec):
-    ttl = spec.get("evictionTTL")
-    ttl_ms = DEFAULT_TTL_MS if ttl is None else int(ttl[:-1]) * DURATION_UNITS_MS[ttl[-1]]
+    ttl_ms = duration_ms(spec.get("evictionTTL"), DEFAULT_TTL_MS)
     return number(EVICTIONS[spec.get("eviction", "LRU")]) + number(ttl_ms)
 
 
 def domain(plugin):
     """The digest of what decides an index's contents, from the plugin configuration."""
-    subscribe, limits, policies = (plugin.get(name, {}) for name in ("subscribe", "limits", "policies"))
+    sections = ("subscribe", "limits", "policies", "quotas")
+    subscribe, limits, policies, quotas = (plugin.get(name, {}) for name in sections)
     data = text(plugin["hub_cluster"])
     data += texts(subscribe.get("models", [])) + texts(subscribe.get("tenants", []))
-    data += number(limits.get("max_index_entries", 1_000_000)) + number(limits.get("pages", 256))
+    data += number(limits.get("max_index_entries", 4_000_000))
+    data += number(limits.get("max_index_bytes", 512 << 20)) + number(duration_ms(limits.get("lfu_half_life"), 0))
+    data += number(limits.get("pages", 1_024))
     data += number(limits.get("log_segments", 512)) + number(limits.get("segment_bytes", 65_536))
     data += policy_bytes(plugin.get("policy", {})) + number(len(policies))
     for tenant_id in sorted(policies, key=str.encode):
         data += text(tenant_id) + policy_bytes(policies[tenant_id])
+    data += number(len(quotas))
+    for tenant_id in sorted(quotas, key=str.encode):
+        data += text(tenant_id) + number(quotas[tenant_id])
     return hexadecimal(xxh3_64(data, 0))
 
 
@@ -390,6 +399,8 @@ PLUGINS = [
     PLUGIN | {"hub_cluster": "warmroute_hub", "policy": {"eviction": "LFU", "evictionTTL": "2h"}},
     PLUGIN | {"policies": {"b": {"eviction": "LFU"}, "a": {"evictionTTL": "90s", "affinityRouting": "Disabled"}}},
     PLUGIN | {"limits": {"max_index_entries": 1000, "pages": 8, "log_segments": 16, "segment_bytes": 4096}},
+    PLUGIN | {"limits": {"max_index_bytes": 1 << 20, "lfu_half_life": "10m"}},
+    PLUGIN | {"quotas": {"z": 0, "é": 200_000, "a": 1}},
     PLUGIN | {"subscribe": {"tenants": ["é", "z"]}, "policies": {"z": {}, "é": {"eviction": "LFU"}}},
 ]
 

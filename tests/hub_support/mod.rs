@@ -227,6 +227,10 @@ pub struct Observer {
     pub stats: BTreeMap<String, ReplicaStats>,
     pub complete: BTreeSet<String>,
     pub clears: usize,
+    /// What was said to be stored, in order.
+    pub stored: Vec<Stored>,
+    /// When each replica was said to hold still what it held.
+    pub reasserted: BTreeMap<String, Vec<u64>>,
     pub policies: BTreeMap<Option<String>, Policy>,
     names: BTreeMap<u32, String>,
     scopes: BTreeMap<u32, String>,
@@ -255,6 +259,8 @@ impl Observer {
             stats: BTreeMap::new(),
             complete: BTreeSet::new(),
             clears: 0,
+            stored: Vec::new(),
+            reasserted: BTreeMap::new(),
             policies: BTreeMap::new(),
             names: BTreeMap::new(),
             scopes: BTreeMap::new(),
@@ -355,10 +361,16 @@ impl Observer {
             Observation::ReplicaComplete { replica } => {
                 self.complete.insert(self.names[&replica.0].clone());
             }
-            Observation::Stored(Stored { replica, scope, blocks, .. }) => {
-                assert!(self.scopes.contains_key(&scope.0), "scopes are announced before they are used");
-                let held = self.held.get_mut(&self.names[&replica.0]).unwrap();
-                held.extend(blocks.into_iter().map(|block| block.key));
+            Observation::Stored(stored) => {
+                assert!(self.scopes.contains_key(&stored.scope.0), "scopes are announced before they are used");
+                let begins = stored.blocks[0].token_count == BLOCK as u32;
+                assert!(
+                    !stored.chained || stored.parent.is_none() == begins,
+                    "only the first block has none before it"
+                );
+                let held = self.held.get_mut(&self.names[&stored.replica.0]).unwrap();
+                held.extend(stored.blocks.iter().map(|block| block.key.clone()));
+                self.stored.push(stored);
             }
             Observation::Removed { replica, keys, .. } => {
                 let held = self.held.get_mut(&self.names[&replica.0]).unwrap();
@@ -382,8 +394,8 @@ impl Observer {
             Observation::PolicyGone { tenant_id } => {
                 self.policies.remove(&tenant_id);
             }
-            Observation::Reasserted { replica, .. } => {
-                assert!(self.names.contains_key(&replica.0), "replicas are announced before they are spoken of");
+            Observation::Reasserted { replica, at_ms } => {
+                self.reasserted.entry(self.names[&replica.0].clone()).or_default().push(at_ms);
             }
             Observation::Counted(_) | Observation::PublishedScope { .. } | Observation::PublishedReplica { .. } => {
                 panic!("the stream says nothing that is the log's own")

@@ -10,7 +10,7 @@ use dynamo_kv_router::protocols::{
 };
 use kv_index::{ChainBlockMap, ChainIndex, ContentHash, SequenceHash, StoredBlock};
 use rustc_hash::FxHashMap;
-use warmroute::index::run::LeadingRun;
+use warmroute::index::LeadingRun;
 use warmroute::index::runs::Runs;
 
 use crate::flat::Flat;

@@ -7,6 +7,7 @@
 //! from. Nor is it said while the state of a replica that could have it is still arriving.
 
 use crate::config::{FilterConfig, WhenStale};
+use crate::flow::credits::Hit;
 use crate::flow::follower::View;
 use crate::flow::node::Knowledge;
 use crate::index::Index;
@@ -14,8 +15,8 @@ use crate::index::dictionary::Standing;
 use crate::observation::Member;
 use crate::request::{LookupRequest, NoTokenizer};
 use crate::routing::decision::Decision;
-use crate::routing::lookup::{Lookup, lookup_route};
-use crate::routing::policy::Policy;
+use crate::routing::lookup::{Answer, Lookup, lookup_route};
+use crate::routing::policy::{Eviction, Policy};
 use crate::routing::reason::{Detail, ReasonCode};
 
 /// What a request is decided with.
@@ -26,6 +27,14 @@ pub(super) struct Asked<'a> {
     pub request: &'a LookupRequest,
     /// Unix time in ms.
     pub now_ms: u64,
+}
+
+/// What a request came to.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    pub decision: Decision,
+    /// What it hit, if the tenant's hits count.
+    pub hit: Option<Hit>,
 }
 
 /// What may be said from the index.
@@ -50,28 +59,42 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// Where the request should go by its [`policy`](Asked::policy), and why. Only replicas that can be sent to are named, and only so many.
-    pub(super) fn decide(&self, policy: &Policy, is_late: &dyn Fn() -> bool) -> Decision {
-        let mut decision = match self.trust() {
+    /// Where the request should go by its [`policy`](Asked::policy), and why. Only replicas that can be sent to are named, and
+    /// only so many; all that can be sent to are hit.
+    pub(super) fn decide(&self, policy: &Policy, is_late: &dyn Fn() -> bool) -> Outcome {
+        let mut answer = match self.trust() {
             Trust::Fresh(index) => self.of_fresh(index, policy, is_late),
             Trust::Stale(index) => self.of_stale(index, policy, is_late),
             Trust::Nothing(state) => or_state(self.lookup(&Index::new(1), policy, is_late), state),
         };
-        if !decision.ranked.is_empty() {
-            decision.ranked.retain(|replica| is_address(&replica.address));
-            if decision.ranked.is_empty() {
-                return Decision::no_hint(Detail::NoAddress);
-            }
-            decision.ranked.truncate(self.config.output.max_endpoints);
+        let ranked = &mut answer.decision.ranked;
+        if ranked.is_empty() {
+            return Outcome { decision: answer.decision, hit: None };
         }
-        decision
+        ranked.retain(|replica| is_address(&replica.address));
+        if ranked.is_empty() {
+            return Outcome { decision: Decision::no_hint(Detail::NoAddress), hit: None };
+        }
+        let hit = self.hit(policy, &answer);
+        answer.decision.ranked.truncate(self.config.output.max_endpoints);
+        Outcome { decision: answer.decision, hit }
+    }
+
+    fn hit(&self, policy: &Policy, answer: &Answer) -> Option<Hit> {
+        if policy.eviction != Eviction::Lfu || answer.decision.reason != ReasonCode::PrefixMatch {
+            return None;
+        }
+        let View::Index(index) = self.known.view else { return None };
+        let scope = index.dictionary().scope_slot(&self.request.scope)?;
+        Hit::new(scope, answer.chain.as_ref()?, &answer.decision.ranked)
     }
 
     /// As the index has it, unless what it has nothing of may just be arriving.
-    fn of_fresh(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Decision {
-        let decision = self.lookup(index, policy, is_late);
+    fn of_fresh(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Answer {
+        let answer = self.lookup(index, policy, is_late);
         let scope = &self.request.scope;
-        let may_arrive = |member: &Member| match decision.reason {
+        let reason = answer.decision.reason;
+        let may_arrive = |member: &Member| match reason {
             ReasonCode::UnknownTenant => member.tenant_id == scope.tenant_id,
             ReasonCode::UnknownModel | ReasonCode::UnknownHashScheme => {
                 (&member.tenant_id, &member.model_id) == (&scope.tenant_id, &scope.model_id)
@@ -79,10 +102,10 @@ impl<'a> Asked<'a> {
             _ => false,
         };
         let mut arriving = index.dictionary().replicas().filter(|(_, replica)| replica.standing == Standing::Arriving);
-        if decision.reason.is_unknown() && arriving.any(|(_, replica)| may_arrive(&replica.member)) {
-            return Decision::no_hint(Detail::Miss);
+        if reason.is_unknown() && arriving.any(|(_, replica)| may_arrive(&replica.member)) {
+            return Answer { decision: Decision::no_hint(Detail::Miss), ..answer };
         }
-        decision
+        answer
     }
 
     fn trust(&self) -> Trust<'a> {
@@ -98,22 +121,26 @@ impl<'a> Asked<'a> {
         }
     }
 
-    fn of_stale(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Decision {
+    fn of_stale(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Answer {
         let policy = Policy { affinity_routing: false, ..policy.clone() };
-        let decision = self.lookup(index, &policy, is_late);
-        if decision.reason.is_unknown() { Decision::no_hint(Detail::Stale) } else { or_state(decision, Detail::Stale) }
+        let answer = self.lookup(index, &policy, is_late);
+        if answer.decision.reason.is_unknown() {
+            return Answer { decision: Decision::no_hint(Detail::Stale), ..answer };
+        }
+        or_state(answer, Detail::Stale)
     }
 
-    fn lookup(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Decision {
+    fn lookup(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Answer {
         let ranking = &self.config.ranking;
         let lookup = Lookup { index, policy, ranking, tokenizer: &NoTokenizer, now_ms: self.now_ms, is_late };
-        lookup_route(&lookup, self.request).decision
+        lookup_route(&lookup, self.request)
     }
 }
 
 /// Names the state in place of an index without anything in it.
-fn or_state(decision: Decision, state: Detail) -> Decision {
-    if decision.detail == Detail::Cold { Decision::no_hint(state) } else { decision }
+fn or_state(answer: Answer, state: Detail) -> Answer {
+    let is_cold = answer.decision.detail == Detail::Cold;
+    if is_cold { Answer { decision: Decision::no_hint(state), ..answer } } else { answer }
 }
 
 /// Only what an `ip:port` is made of may get into the destination header.

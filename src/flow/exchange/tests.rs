@@ -1,4 +1,5 @@
 mod codes;
+mod hits;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use prost::Message;
 
 use super::*;
 use crate::flow::sim::{START_NS, SimHost, scope};
-use crate::host::{Cas, Host, Level, SharedValue, SharedWrite, StreamToken};
+use crate::host::{Cas, Host, Level, QueueToken, SharedValue, SharedWrite, StreamToken};
 use crate::observation::{
     BlockKey, Member, Observation, ReplicaSlot, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage, Tier,
 };
@@ -48,6 +49,18 @@ impl Host for Request {
     }
     fn shared_set(&self, key: &str, value: &[u8], cas: Cas) -> SharedWrite {
         self.proxy.shared_set(key, value, cas)
+    }
+    fn register_queue(&self, name: &str) -> Option<QueueToken> {
+        panic!("a request touches no queue: {name}")
+    }
+    fn find_queue(&self, _name: &str) -> Option<QueueToken> {
+        panic!("a request touches no queue")
+    }
+    fn enqueue(&self, _queue: QueueToken, _message: &[u8]) -> bool {
+        panic!("a request touches no queue")
+    }
+    fn dequeue(&self, _queue: QueueToken) -> Option<Vec<u8>> {
+        panic!("a request touches no queue")
     }
     fn open_stream(&self, cluster: &str, service: &str, method: &str) -> Option<StreamToken> {
         self.proxy.open_stream(cluster, service, method)
@@ -237,7 +250,12 @@ fn a_match_is_written_everywhere() {
     assert_eq!(*request.filter_state.borrow(), state);
     let calls = "inferencecache_lookup_route_calls_total.model.=m.;.reason_code.=PREFIX_MATCH.;.hint_used.=true.;";
     assert_eq!(request.counted(calls), 1);
-    assert_eq!(*vm.proxy.0.recorded.borrow(), ["inferencecache_lookup_route_latency_us.model.=m.;"]);
+    let recorded = vm.proxy.0.recorded.borrow();
+    assert_eq!(
+        recorded.get("inferencecache_lookup_route_latency_us.model.=m.;").map(Vec::len),
+        Some(1),
+        "{recorded:?}"
+    );
     exchange.on_response_headers(&request, &vm.config, &mut Notices::default());
     assert!(request.response.borrow().is_empty(), "not unless it is configured");
 }

@@ -3,7 +3,8 @@
 //! Each VM is a coroutine that is suspended before every host call. The schedule decides who makes the next call, lets
 //! VMs stall in the middle of what they do for longer than a lease, drops them there, starts new ones, and replaces
 //! their root contexts. A VM may credit a replica only with blocks that the hub knew it to hold not longer ago than
-//! staleness allows; once the faults have ended, every VM knows exactly what the hub knows, block by block. The last test
+//! staleness allows; once the faults have ended, every VM knows exactly what the hub knows, block by block, and has counted
+//! the same hits as the others, of none more than there were. The last test
 //! removes one protection after the other and shows that this is seen.
 
 use std::cell::RefCell;
@@ -12,17 +13,19 @@ use std::rc::Rc;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
+use super::hits::ranked;
 use super::hub::{Hub, KEYS, NAMES, Random};
 use super::{DOMAIN, SimHost, World, scope};
 use crate::config::FilterConfig;
+use crate::flow::credits::Hit;
 use crate::flow::defect::{self, Defect};
 use crate::flow::follower::View;
 use crate::flow::keys::Keys;
 use crate::flow::node::Node;
-use crate::host::{Cas, Host, Level, SharedValue, SharedWrite, StreamToken};
+use crate::host::{Cas, Host, Level, QueueToken, SharedValue, SharedWrite, StreamToken};
 use crate::index::log::{Head, Incarnation};
-use crate::observation::{BlockKey, StreamBody, SubscriberMessage};
-use crate::request::RequestChain;
+use crate::observation::{BlockKey, ReplicaSlot, StreamBody, SubscriberMessage};
+use crate::request::{ChainBlock, RequestChain};
 
 /// Once is enough: the hub's features change nothing here.
 const SCHEDULES: u64 = if cfg!(feature = "native") { 500 } else { 10_000 };
@@ -37,6 +40,8 @@ const SLACK_NS: u64 = 1_500_000_000;
 const LONGEST_STALL_MS: u64 = 2_000;
 const MOST_VMS: usize = 4;
 
+/// How often each block was hit at each replica, by the log's numbers.
+type Hits = BTreeMap<(ReplicaSlot, BlockKey), u32>;
 type Task = Coroutine<Option<Order>, Paused, ()>;
 
 /// What a VM is told to do.
@@ -65,6 +70,7 @@ struct Sim {
     /// Which VM opened a stream.
     owners: Rc<RefCell<BTreeMap<u32, u64>>>,
     answers: Rc<RefCell<Vec<Answer>>>,
+    hits: Rc<RefCell<Hits>>,
     next_heartbeat_ns: u64,
     log: Witness,
 }
@@ -95,6 +101,8 @@ struct Answer {
     at_ns: u64,
     /// None if it says nothing: it catches up, or is stale.
     credited: Option<BTreeSet<(String, u64)>>,
+    /// What it has counted.
+    hits: Hits,
 }
 
 /// The simulated proxy, for one VM: suspended before every call.
@@ -132,6 +140,22 @@ impl Host for Interruptible<'_> {
         self.pause().shared_set(key, value, if unchecked { Cas(0) } else { cas })
     }
 
+    fn register_queue(&self, name: &str) -> Option<QueueToken> {
+        self.pause().register_queue(name)
+    }
+
+    fn find_queue(&self, name: &str) -> Option<QueueToken> {
+        self.pause().find_queue(name)
+    }
+
+    fn enqueue(&self, queue: QueueToken, message: &[u8]) -> bool {
+        self.pause().enqueue(queue, message)
+    }
+
+    fn dequeue(&self, queue: QueueToken) -> Option<Vec<u8>> {
+        self.pause().dequeue(queue)
+    }
+
     fn open_stream(&self, cluster: &str, service: &str, method: &str) -> Option<StreamToken> {
         let token = self.pause().open_stream(cluster, service, method)?;
         self.owners.borrow_mut().insert(token.0, self.vm);
@@ -164,7 +188,7 @@ impl Host for Interruptible<'_> {
 impl Vm {
     fn new(sim: &Sim, number: u64) -> Vm {
         let (world, owners) = (Rc::clone(&sim.world), Rc::clone(&sim.owners));
-        let (config, answers) = (Rc::clone(&sim.config), Rc::clone(&sim.answers));
+        let (config, answers, all_hits) = (Rc::clone(&sim.config), Rc::clone(&sim.answers), Rc::clone(&sim.hits));
         let task = Coroutine::new(move |yielder, first: Option<Order>| {
             let host = Interruptible { host: SimHost(world), vm: number, owners, yielder };
             let mut node = Node::new(DOMAIN);
@@ -180,7 +204,8 @@ impl Vm {
                     Some(Order::Ask) => {
                         let credited = credited(&mut node, &host);
                         let at_ns = host.host.0.elapsed_ns.get();
-                        answers.borrow_mut().push(Answer { vm: number, at_ns, credited });
+                        let hits = hit(&mut node, &mut all_hits.borrow_mut());
+                        answers.borrow_mut().push(Answer { vm: number, at_ns, credited, hits });
                     }
                     None => {}
                 }
@@ -214,6 +239,28 @@ fn credited(node: &mut Node, host: &impl Host) -> Option<BTreeSet<(String, u64)>
         }
     }
     Some(credited)
+}
+
+/// A request for all keys hits what replicas hold of them from the first on. Returns what the VM has counted so far.
+fn hit(node: &mut Node, all: &mut Hits) -> Hits {
+    let View::Index(index) = node.view() else { return Hits::new() };
+    let Some(slot) = index.dictionary().scope_slot(&scope()) else { return Hits::new() };
+    let block = |key| ChainBlock { key: BlockKey::Hash64(key), tokens: 16 };
+    let chain = RequestChain::Chain((1..=KEYS).map(block).collect());
+    let runs = index.leading_runs(slot, &chain, 0);
+    let mut counted = Hits::new();
+    for (replica, _) in index.dictionary().replicas() {
+        for key in (1..=KEYS).map(BlockKey::Hash64) {
+            let holder = index.holder(slot, &key, replica);
+            counted.extend(holder.map(|holder| ((replica, key), holder.access_count)));
+        }
+    }
+    for run in &runs {
+        (1..=run.blocks as u64).for_each(|key| *all.entry((run.replica, BlockKey::Hash64(key))).or_default() += 1);
+    }
+    let delivered: Vec<_> = runs.into_iter().map(ranked).collect();
+    Hit::new(slot, &chain, &delivered).into_iter().for_each(|hit| node.delivered(hit));
+    counted
 }
 
 // === impl Witness ===
@@ -267,6 +314,7 @@ impl Sim {
             next_vm: 1,
             owners: Rc::default(),
             answers: Rc::default(),
+            hits: Rc::default(),
             next_heartbeat_ns: 0,
             log: Witness::default(),
         };
@@ -298,15 +346,26 @@ impl Sim {
             self.check()?;
         }
         let expected = self.hub.held_now();
+        // Nobody leads on between two answers.
+        (0..self.vms.len()).for_each(|at| self.finish(at));
+        let mut counted: Option<Hits> = None;
         for at in 0..self.vms.len() {
-            self.finish(at);
             self.vms[at].resume(Some(Order::Ask));
             self.finish(at);
-            let answer = self.answers.borrow_mut().pop();
-            let credited = answer.and_then(|answer| answer.credited);
+            let Some(Answer { credited, hits, .. }) = self.answers.borrow_mut().pop() else {
+                return Err(format!("VM {at} does not answer"));
+            };
             if credited.as_ref() != Some(&expected) {
                 let counts = self.world.counts.borrow();
                 return Err(format!("VM {at} knows {credited:?} at the end, the hub {expected:?}; {counts:?}"));
+            }
+            let most = self.hits.borrow();
+            if hits.iter().any(|(at, count)| *count > most.get(at).copied().unwrap_or(0)) {
+                return Err(format!("VM {at} has counted {hits:?} at the end, of {most:?}"));
+            }
+            let others = counted.get_or_insert_with(|| hits.clone());
+            if *others != hits {
+                return Err(format!("VM {at} has counted {hits:?} at the end, another {others:?}"));
             }
         }
         Ok(())
@@ -471,7 +530,7 @@ impl Sim {
     /// Nobody may have credited what is long gone, and the log is as it was committed.
     fn check(&mut self) -> Result<(), String> {
         self.log.look(&SimHost(Rc::clone(&self.world)))?;
-        for Answer { vm, at_ns, credited } in self.answers.borrow_mut().drain(..) {
+        for Answer { vm, at_ns, credited, .. } in self.answers.borrow_mut().drain(..) {
             // A generation that waits for its successor, a hub that falls silent, and stalls: of the VM that hears, of the
             // one that leads, and of the one that asks.
             let window_ns = (2 * STALE_AFTER_MS + 3 * LONGEST_STALL_MS) * 1_000_000 + SLACK_NS;

@@ -1,15 +1,16 @@
 //! Several VMs over one simulated proxy: who leads, what the others see, what survives.
 
+mod hits;
 mod hub;
 mod interleaved;
 mod random;
 mod scenarios;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
-use crate::host::{Cas, Host, Level, SharedValue, SharedWrite, StreamToken};
+use crate::host::{Cas, Host, Level, QueueToken, SharedValue, SharedWrite, StreamToken};
 use crate::observation::{Scope, SubscriberMessage};
 use crate::wire;
 use prost::Message;
@@ -25,6 +26,8 @@ pub struct World {
     pub elapsed_ns: Cell<u64>,
     /// How far the wall clock has been set forward or back since the start.
     skew_ns: Cell<i64>,
+    /// Messages by the queue's name. As in Envoy, a queue's token is the same whoever registers it, and it outlives them.
+    pub queues: RefCell<Vec<(String, VecDeque<Vec<u8>>)>>,
     next_token: Cell<u32>,
     /// Open streams, with what was sent over each.
     pub streams: RefCell<BTreeMap<u32, Vec<SubscriberMessage>>>,
@@ -34,8 +37,10 @@ pub struct World {
     hub_down: Cell<bool>,
     /// Counters by name.
     pub counts: RefCell<BTreeMap<String, u64>>,
-    /// Histograms that something was recorded in.
-    pub recorded: RefCell<Vec<String>>,
+    /// The last values of gauges, by name.
+    pub gauges: RefCell<BTreeMap<String, u64>>,
+    /// What was recorded in histograms, by name.
+    pub recorded: RefCell<BTreeMap<String, Vec<u64>>>,
     pub logged: RefCell<Vec<String>>,
     /// A key that cannot be read, as a partial write would leave it.
     broken: RefCell<Option<String>>,
@@ -75,6 +80,27 @@ impl Host for SimHost {
         SharedWrite::Stored
     }
 
+    fn register_queue(&self, name: &str) -> Option<QueueToken> {
+        if self.find_queue(name).is_none() {
+            self.0.queues.borrow_mut().push((name.to_owned(), VecDeque::new()));
+        }
+        self.find_queue(name)
+    }
+
+    fn find_queue(&self, name: &str) -> Option<QueueToken> {
+        let at = self.0.queues.borrow().iter().position(|(other, _)| other == name)?;
+        Some(QueueToken(at as u32 + 1))
+    }
+
+    fn enqueue(&self, queue: QueueToken, message: &[u8]) -> bool {
+        let mut queues = self.0.queues.borrow_mut();
+        queues.get_mut(queue.0 as usize - 1).map(|(_, messages)| messages.push_back(message.to_vec())).is_some()
+    }
+
+    fn dequeue(&self, queue: QueueToken) -> Option<Vec<u8>> {
+        self.0.queues.borrow_mut().get_mut(queue.0 as usize - 1)?.1.pop_front()
+    }
+
     fn open_stream(&self, _cluster: &str, service: &str, method: &str) -> Option<StreamToken> {
         assert_eq!((service, method), ("warmroute.v1.Observation", "Observe"));
         if self.0.hub_down.get() {
@@ -100,10 +126,12 @@ impl Host for SimHost {
         *self.0.counts.borrow_mut().entry(metric.to_owned()).or_default() += by;
     }
 
-    fn gauge(&self, _metric: &str, _value: u64) {}
+    fn gauge(&self, metric: &str, value: u64) {
+        self.0.gauges.borrow_mut().insert(metric.to_owned(), value);
+    }
 
-    fn record(&self, metric: &str, _value: u64) {
-        self.0.recorded.borrow_mut().push(metric.to_owned());
+    fn record(&self, metric: &str, value: u64) {
+        self.0.recorded.borrow_mut().entry(metric.to_owned()).or_default().push(value);
     }
 
     fn log(&self, _level: Level, message: &str) {

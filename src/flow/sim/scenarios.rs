@@ -1,5 +1,7 @@
 //! One thing after another, each with its outcome.
 
+mod metered;
+
 use std::rc::Rc;
 
 use super::{DOMAIN, START_NS, SimHost, scope};
@@ -20,10 +22,10 @@ use crate::wire;
 use prost::Message;
 
 /// A hub of one replica, and the VMs that follow it.
-struct Pool {
-    host: SimHost,
-    config: FilterConfig,
-    vms: Vec<Node>,
+pub(super) struct Pool {
+    pub(super) host: SimHost,
+    pub(super) config: FilterConfig,
+    pub(super) vms: Vec<Node>,
     number: u64,
     epoch: u64,
     sequence: u64,
@@ -32,7 +34,7 @@ struct Pool {
 // === impl Pool ===
 
 impl Pool {
-    fn new(vms: usize) -> Pool {
+    pub(super) fn new(vms: usize) -> Pool {
         let json = br#"{"hub_cluster": "hub", "models": [{"model_id": "m"}],
                         "limits": {"pages": 4, "log_segments": 8, "lease_ticks": 3}}"#;
         Pool {
@@ -45,13 +47,13 @@ impl Pool {
         }
     }
 
-    fn tick(&mut self, vm: usize) {
+    pub(super) fn tick(&mut self, vm: usize) {
         let world = &self.host.0;
         world.elapsed_ns.set(world.elapsed_ns.get() + 100_000_000);
         self.vms[vm].tick(&self.host, 1, &self.config);
     }
 
-    fn tick_all(&mut self, times: usize) {
+    pub(super) fn tick_all(&mut self, times: usize) {
         for _ in 0..times {
             (0..self.vms.len()).for_each(|vm| self.tick(vm));
         }
@@ -81,12 +83,12 @@ impl Pool {
         }
     }
 
-    fn delta(&mut self, observations: Vec<Observation>) {
+    pub(super) fn delta(&mut self, observations: Vec<Observation>) {
         self.sequence += 1;
         self.say(StreamBody::Delta { first_sequence: self.sequence, observations });
     }
 
-    fn reset(&mut self, keys: &[u64]) {
+    pub(super) fn reset(&mut self, keys: &[u64]) {
         self.number = 0;
         self.say(StreamBody::Reset);
         self.say(StreamBody::Chunk(vec![
@@ -113,7 +115,7 @@ impl Pool {
         Some(runs.first().map_or(0, |run| run.matched_tokens))
     }
 
-    fn head(&self) -> Head {
+    pub(super) fn head(&self) -> Head {
         match self.host.shared_get(&Keys::new(DOMAIN).head()) {
             SharedValue::Present { bytes, .. } => Head::decode(&bytes).unwrap(),
             SharedValue::Absent => panic!("no head"),
@@ -121,7 +123,7 @@ impl Pool {
     }
 }
 
-fn stored(keys: &[u64]) -> Observation {
+pub(super) fn stored(keys: &[u64]) -> Observation {
     Observation::Stored(Stored {
         replica: ReplicaSlot(1),
         scope: ScopeSlot(1),

@@ -52,6 +52,8 @@ pub mod defaults {
     pub const REPLAY_COOLDOWN_MS: u64 = 10_000;
     /// `events.verify_idle_ms`.
     pub const VERIFY_IDLE_MS: u64 = 5_000;
+    /// `reassert.every_ms`.
+    pub const REASSERT_EVERY_MS: u64 = 30_000;
     /// `policies.poll_ms`.
     pub const POLICY_POLL_MS: u64 = 1_000;
 }
@@ -80,6 +82,8 @@ pub struct HubConfig {
     pub acknowledge_timeout: Duration,
     /// How engines' events are followed.
     pub events: EventsConfig,
+    /// Whether and how often followed replicas are said to hold what they held.
+    pub reassert: ReassertConfig,
     /// What other producers may report.
     pub reports: ReportsConfig,
     /// Block sizes of prompts that come over LookupRoute.
@@ -143,6 +147,15 @@ pub struct EventsConfig {
     pub verify_idle: Duration,
 }
 
+/// Engines announce a block once: what is known to be held still is said again, replica by replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReassertConfig {
+    /// Whether it is; if not, a block counts for its tenant's `evictionTTL` after it was announced.
+    pub enabled: bool,
+    /// How often. An `evictionTTL` that is not well above it has blocks come and go.
+    pub every: Duration,
+}
+
 /// What is wrong with a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidConfig {
@@ -164,6 +177,8 @@ struct RawConfig {
     acknowledge_timeout_ms: Option<u64>,
     #[serde(default)]
     events: RawEvents,
+    #[serde(default)]
+    reassert: RawReassert,
     reports: Option<reports::RawReports>,
     #[serde(default)]
     models: Vec<reports::RawModelBlocks>,
@@ -210,6 +225,13 @@ struct RawEvents {
     replay_timeout_ms: Option<u64>,
     replay_cooldown_ms: Option<u64>,
     verify_idle_ms: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawReassert {
+    enabled: Option<bool>,
+    every_ms: Option<u64>,
 }
 
 // === impl HubConfig ===
@@ -259,6 +281,7 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         60 * minute,
     );
     let events = events(&raw.events, problems);
+    let reassert = reassert(&raw.reassert, problems);
     let policies = raw.policies.map(|raw| policies(raw, problems));
     let routing = raw.routing.map(|raw| routing(raw, problems)).unwrap_or_default();
     let least = usize::from(raw.reports.is_none());
@@ -275,6 +298,7 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         resume_buffer_bytes: usize::try_from(resume_buffer_bytes).unwrap_or(usize::MAX),
         acknowledge_timeout,
         events,
+        reassert,
         reports,
         models,
         adapters,
@@ -321,6 +345,11 @@ fn events(raw: &RawEvents, problems: &mut Problems) -> EventsConfig {
         problems.add("events.reconnect_max_ms", max, &format!("at least reconnect_min_ms, which is {min}"));
     }
     events
+}
+
+fn reassert(raw: &RawReassert, problems: &mut Problems) -> ReassertConfig {
+    let every = problems.millis("reassert.every_ms", raw.every_ms, defaults::REASSERT_EVERY_MS, 100, 600_000);
+    ReassertConfig { enabled: raw.enabled.unwrap_or(true), every }
 }
 
 /// A hub that names what others may report can do with no replica of its own.
@@ -389,83 +418,4 @@ impl std::fmt::Display for InvalidConfig {
 impl std::error::Error for InvalidConfig {}
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::routing::policy::AffinityHash;
-
-    const REPLICA: &str = "{id: a, address: 'localhost:8000', kv_events: 'tcp://localhost:5557', model: m}";
-
-    #[test]
-    fn a_minimal_configuration_has_every_default() {
-        let config = HubConfig::from_yaml(&format!("replicas: [{REPLICA}]")).unwrap();
-        let replica = &config.replicas[0];
-        assert_eq!(replica.metrics, "http://localhost:8000/metrics");
-        assert_eq!((replica.tenant.as_str(), replica.hash_scheme.as_str()), ("default", "vllm"));
-        assert_eq!(config.grpc.to_string(), defaults::GRPC);
-        assert_eq!(config.heartbeat, Duration::from_secs(1));
-        assert_eq!(config.events.reconnect_max, Duration::from_secs(1));
-        assert_eq!((config.policies, config.routing), (None, Ranking::default()));
-    }
-
-    #[test]
-    fn policies_and_routing_are_read() {
-        let read = |more: &str| HubConfig::from_yaml(&format!("replicas: [{REPLICA}]\n{more}"));
-        let config = read("policies: {directory: /etc/policies}\nrouting: {affinity: {hash: rendezvous}}").unwrap();
-        let poll = Duration::from_millis(defaults::POLICY_POLL_MS);
-        assert_eq!(config.policies, Some(PoliciesConfig { directory: PathBuf::from("/etc/policies"), poll }));
-        assert_eq!(config.routing, Ranking { affinity_hash: AffinityHash::Rendezvous, ..Ranking::default() });
-        let config = read("policies: {directory: p, poll_ms: 50}\nrouting:").unwrap();
-        assert_eq!(config.policies.map(|policies| policies.poll), Some(Duration::from_millis(50)));
-        let problems = read(
-            "policies: {directory: '', poll_ms: 1}\n\
-             routing: {affinity: {hash: ring}, ranking: {pressure_weight: -1}, affinty: {}}",
-        );
-        assert_eq!(
-            problems.unwrap_err().problems,
-            [
-                "policies.directory is ``, allowed is a path",
-                "policies.poll_ms is `1`, allowed is 50 to 60000",
-                "routing.ranking.pressure_weight is -1, allowed: a number from 0 to 1000",
-                r#"routing.affinity.hash is "ring", allowed: "modulo" or "rendezvous""#,
-                "routing.affinty is {}, allowed: no such field; known are ranking, affinity, distinguishing, \
-                 shared_prefix, require_chain",
-            ]
-        );
-        let problems = read("routing: {affinity: {skip_pressure_above: .nan}}").unwrap_err().problems;
-        assert_eq!(problems, ["routing.affinity.skip_pressure_above is .nan, allowed: a finite number"]);
-        assert!(read("policies: {}").unwrap_err().problems[0].contains("directory"));
-        assert!(read("routing: 3").unwrap_err().problems[0].starts_with("routing is 3, allowed: an object"));
-    }
-
-    #[test]
-    fn each_wrong_value_is_one_line_with_field_value_and_what_is_allowed() {
-        let yaml = format!(
-            "listen: {{grpc: nowhere}}\nheartbeat_ms: 0\nevents: {{reconnect_min_ms: 500, reconnect_max_ms: 100}}\n\
-             replicas: [{REPLICA}, {{id: a, address: '::1:80000', kv_events: 'ipc://x', model: '', block_size: 0, \
-             metrics: 'https://x/'}}]"
-        );
-        let problems = HubConfig::from_yaml(&yaml).unwrap_err().problems;
-        let expected = [
-            "listen.grpc is `nowhere`, allowed is ip:port, IPv6 in brackets",
-            "heartbeat_ms is `0`, allowed is 50 to 60000",
-            "events.reconnect_max_ms is `100`, allowed is at least reconnect_min_ms, which is 500",
-            "replicas[1].id is `a`, allowed is an id that no other replica has",
-            "replicas[1].model is ``, allowed is 1 to 256 bytes",
-            "replicas[1].address is `::1:80000`, allowed is host:port with a port of 1 to 65535, IPv6 in brackets",
-            "replicas[1].kv_events is `ipc://x`, allowed is tcp://host:port with a port of 1 to 65535",
-            "replicas[1].metrics is `https://x/`, allowed is an http:// URL",
-            "replicas[1].block_size is `0`, allowed is 1 to 65536 tokens",
-        ];
-        assert_eq!(problems, expected);
-    }
-
-    #[test]
-    fn unknown_fields_are_refused_by_name() {
-        let problems = HubConfig::from_yaml(&format!("replicas: [{REPLICA}]\nheartbeats: 1")).unwrap_err().problems;
-        assert_eq!(problems.len(), 1);
-        assert!(problems[0].contains("heartbeats"), "{problems:?}");
-        assert!(HubConfig::from_yaml("replicas: []").is_err());
-        assert!(HubConfig::from_yaml("reports: {}").is_ok());
-        assert!(HubConfig::from_yaml("").is_err());
-    }
-}
+mod tests;

@@ -4,11 +4,13 @@
 //! numbers that it gives. No I/O, no clock.
 
 use super::config::ReplicaConfig;
-use super::replica_cache::{Change, ReplicaCache, Tally};
-use super::snapshot::{MAX_BLOCKS, ReplicaSnapshot};
+use super::replica_cache::{Chained, Change, HeldBlock, ReplicaCache, Tally};
+use super::snapshot::{MAX_BLOCKS, ReplicaSnapshot, in_runs};
 use crate::fingerprint::{BlockSize, PrefixHash};
 use crate::native::engine::KvEvent;
-use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, Stored, StoredBlock, Tier};
+use crate::observation::{
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
+};
 use crate::publisher::Publisher;
 
 /// An unchanged load is reported again after this long, in ms.
@@ -52,6 +54,8 @@ struct Announced {
     slot: ReplicaSlot,
     address: String,
     complete: bool,
+    /// When it was last said that it still holds what it held, Unix time in ms.
+    reasserted_ms: Option<u64>,
 }
 
 // === impl Followed ===
@@ -71,7 +75,7 @@ impl Followed {
         }
         publisher.scope(&state.base);
         let slot = publisher.replica_up(state.member(), address)?;
-        state.announced = Some(Announced { slot, address: address.to_owned(), complete: false });
+        state.announced = Some(Announced { slot, address: address.to_owned(), complete: false, reasserted_ms: None });
         state.stats = None;
         // Not a change to publish: the earlier generation ends when this one is complete.
         state.cache.clear(&mut Vec::new(), &mut Tally::default());
@@ -108,6 +112,27 @@ impl Followed {
             publish(publisher, slot, change, now_ms);
         }
         Some(tally)
+    }
+
+    /// `replica` still holds all that it was reported to hold, as was known at `at_ms`, Unix time in ms. What has become too
+    /// old meanwhile is published again.
+    pub fn reassert(&mut self, replica: ReplicaIndex, at_ms: u64, publisher: &mut Publisher) -> Option<()> {
+        let state = self.0.get_mut(replica.0)?;
+        let announced = state.announced.as_mut()?;
+        let slot = announced.slot;
+        announced.reasserted_ms = announced.reasserted_ms.max(Some(at_ms));
+        publisher.publish(Observation::Reasserted { replica: slot, at_ms });
+        if publisher.has_expired(slot) {
+            let is_expired = |(scope, hash, _): &(ScopeSlot, PrefixHash, HeldBlock)| {
+                publisher.is_expired(*scope, slot, &BlockKey::from(*hash))
+            };
+            let mut expired: Vec<_> = state.cache.held().filter(is_expired).collect();
+            expired.iter_mut().for_each(|(_, _, block)| block.last_seen_ms = at_ms);
+            for observation in in_runs(slot, expired) {
+                publisher.publish(observation);
+            }
+        }
+        Some(())
     }
 
     /// The load of `replica`; published if it differs from the last one or that is [`STATS_REPEAT_MS`] old.
@@ -160,14 +185,18 @@ fn publish(publisher: &mut Publisher, replica: ReplicaSlot, change: Change, now_
                 publisher.publish(Observation::Removed { replica, scope, keys });
             }
         }
-        Change::Stored(scope, blocks) => {
+        Change::Stored(Chained { scope, parent, blocks }) => {
+            let mut parent = parent.map(BlockKey::from);
             for blocks in blocks.chunks(MAX_BLOCKS) {
-                let blocks = blocks.iter().map(stored_block).collect();
+                let blocks: Vec<StoredBlock> = blocks.iter().map(stored_block).collect();
+                let end = blocks.last().map(|block| block.key.clone());
                 publisher.publish(Observation::Stored(Stored {
                     replica,
                     scope,
                     tier: Tier::T1,
                     last_seen_ms: now_ms,
+                    parent: std::mem::replace(&mut parent, end),
+                    chained: true,
                     blocks,
                     ..Stored::default()
                 }));
@@ -206,6 +235,7 @@ impl Replica {
             address: announced.address.clone(),
             stats: self.stats,
             complete: announced.complete,
+            reasserted_ms: announced.reasserted_ms,
             held: self.cache.held().collect(),
         })
     }

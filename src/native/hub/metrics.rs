@@ -51,6 +51,8 @@ struct HubMetrics {
     restarts: Family<ReplicaLabel, Counter>,
     clears: Family<ReplicaLabel, Counter>,
     connections_lost: Family<ReplicaLabel, Counter>,
+    reassertions: Family<ReplicaLabel, Counter>,
+    reassert_suspended: Family<ReplicaLabel, Gauge>,
     scrapes_failed: Family<ReplicaLabel, Counter>,
     connected: Family<ReplicaLabel, Gauge>,
     event_sequence: Family<ReplicaLabel, Gauge>,
@@ -83,6 +85,10 @@ pub struct ReplicaMetrics {
     pub restarts: Counter,
     /// Connections to the publisher that ended.
     pub connections_lost: Counter,
+    /// Times that the replica was said to hold still what it held.
+    pub reassertions: Counter,
+    /// 1 while that is not said although it should be.
+    pub reassert_suspended: Gauge,
     /// Failed reads of the engine's metrics.
     pub scrapes_failed: Counter,
     /// 1 while connected to the publisher.
@@ -129,6 +135,8 @@ impl Metrics {
             replays_failed: self.hub.replays_failed.get_or_create_owned(&label),
             restarts: self.hub.restarts.get_or_create_owned(&label),
             connections_lost: self.hub.connections_lost.get_or_create_owned(&label),
+            reassertions: self.hub.reassertions.get_or_create_owned(&label),
+            reassert_suspended: self.hub.reassert_suspended.get_or_create_owned(&label),
             scrapes_failed: self.hub.scrapes_failed.get_or_create_owned(&label),
             connected: self.hub.connected.get_or_create_owned(&label),
             last_sequence,
@@ -198,10 +206,13 @@ impl HubMetrics {
         add("restarts", "Times that an engine was found to have started over", &metrics.restarts);
         add("clears", "Times that a replica's blocks were all given up", &metrics.clears);
         add("connections_lost", "Connections to an event publisher that ended", &metrics.connections_lost);
+        add("reassertions", "Times that a replica was said to hold still what it held", &metrics.reassertions);
         add("scrapes_failed", "Failed reads of an engine's metrics", &metrics.scrapes_failed);
         let help = "Blocks, events or batches that were not credited, by reason";
         registry.register("skipped", help, metrics.skipped.clone());
         registry.register("connected", "1 while connected to the event publisher", metrics.connected.clone());
+        let help = "1 while a replica is not said to hold what it held, as events may have been missed";
+        registry.register("reassert_suspended", help, metrics.reassert_suspended.clone());
         let help = "Number of the last event message applied, -1 before the first";
         registry.register("event_sequence", help, metrics.event_sequence.clone());
         registry.register("blocks_held", "Blocks credited now", metrics.blocks_held.clone());

@@ -21,6 +21,7 @@ mod http;
 mod metrics;
 pub mod policies;
 mod problems;
+mod reassert;
 mod replica_cache;
 mod ring;
 mod scope_filter;
@@ -227,8 +228,7 @@ fn follow_replicas(
         let index = ReplicaIndex(at);
         let metrics = metrics.replica(&replica.id);
         let (changed, process_changes) = mpsc::channel(1);
-        let events = config.events.clone();
-        let source = Source::new(index, replica.clone(), events, Arc::clone(state), metrics.clone());
+        let source = Source::new(index, replica.clone(), config, Arc::clone(state), metrics.clone());
         tasks.spawn(source.run(process_changes, stop.clone()));
         let scraper = Scraper {
             index,

@@ -42,12 +42,24 @@ pub struct HeldBlock {
 /// What an event changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// These blocks are held, or were reported again: hash and tokens up to its end.
-    Stored(ScopeSlot, Vec<(PrefixHash, u32)>),
+    /// These blocks are held, or were reported again.
+    Stored(Chained),
     /// These blocks are not held any more.
     Removed(ScopeSlot, Vec<PrefixHash>),
     /// Nothing is held any more.
     Cleared,
+}
+
+/// Consecutive blocks of one prompt. Each hash is made from the one before it, the first from the parent: whatever is
+/// credited here is, so that a block's hash stands for its whole prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chained {
+    /// What the hashes are relative to.
+    pub scope: ScopeSlot,
+    /// The block before the first one, held or not; `None` at the start of a prompt.
+    pub parent: Option<PrefixHash>,
+    /// Hash and tokens up to its end of each block, at least one.
+    pub blocks: Vec<(PrefixHash, u32)>,
 }
 
 /// What became of the blocks in some events.
@@ -188,7 +200,7 @@ impl ReplicaCache {
 
         let mut previous = parent.map(|parent| parent.hash);
         let mut token_count = start;
-        let mut stored = Vec::with_capacity(run.keys.len());
+        let mut stored = Chained { scope, parent: previous, blocks: Vec::with_capacity(run.keys.len()) };
         for (key, hash) in run.keys.iter().zip(prefix_hashes(run.token_ids, run.block_size, previous)) {
             token_count += step;
             let block = BlockRef { scope, hash, token_count };
@@ -198,7 +210,8 @@ impl ReplicaCache {
                     self.hold(block, previous, now_ms);
                     if let Some(earlier) = earlier {
                         tally.skip(SkipReason::KeyReused, 1);
-                        push_stored(changes, scope, &mut stored);
+                        let rest = Chained { scope, parent: previous, blocks: Vec::new() };
+                        push_stored(changes, std::mem::replace(&mut stored, rest));
                         if self.release(earlier) {
                             tally.removed += 1;
                             changes.push(Change::Removed(earlier.scope, vec![earlier.hash]));
@@ -206,11 +219,11 @@ impl ReplicaCache {
                     }
                 }
             }
-            stored.push((hash, token_count));
+            stored.blocks.push((hash, token_count));
             previous = Some(hash);
         }
         tally.stored += run.keys.len() as u64;
-        push_stored(changes, scope, &mut stored);
+        push_stored(changes, stored);
         Ok(run.keys.len())
     }
 
@@ -266,9 +279,9 @@ impl ReplicaCache {
     }
 }
 
-fn push_stored(changes: &mut Vec<Change>, scope: ScopeSlot, stored: &mut Vec<(PrefixHash, u32)>) {
-    if !stored.is_empty() {
-        changes.push(Change::Stored(scope, std::mem::take(stored)));
+fn push_stored(changes: &mut Vec<Change>, stored: Chained) {
+    if !stored.blocks.is_empty() {
+        changes.push(Change::Stored(stored));
     }
 }
 

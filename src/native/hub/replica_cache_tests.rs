@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::native::engine::ExtraKeys;
 
 const BASE: ScopeSlot = ScopeSlot(1);
 
@@ -13,6 +14,7 @@ struct Folded {
     held: BTreeSet<(ScopeSlot, PrefixHash)>,
     tally: Tally,
     changes: usize,
+    stored: Vec<Chained>,
 }
 
 impl Folded {
@@ -23,7 +25,10 @@ impl Folded {
         self.changes += changes.len();
         for change in changes {
             match change {
-                Change::Stored(scope, blocks) => self.held.extend(blocks.iter().map(|(hash, _)| (scope, *hash))),
+                Change::Stored(stored) => {
+                    self.held.extend(stored.blocks.iter().map(|(hash, _)| (stored.scope, *hash)));
+                    self.stored.push(stored);
+                }
                 Change::Removed(scope, hashes) => {
                     for hash in hashes {
                         assert!(self.held.remove(&(scope, hash)), "removed what was not held");
@@ -61,7 +66,11 @@ fn removed(keys: &[u64]) -> KvEvent {
 }
 
 fn prefixes(token_ids: &[u32]) -> Vec<(ScopeSlot, PrefixHash)> {
-    prefix_hashes(token_ids, BlockSize::try_new(2).unwrap(), None).map(|hash| (BASE, hash)).collect()
+    prefixes_in(BASE, token_ids)
+}
+
+fn prefixes_in(scope: ScopeSlot, token_ids: &[u32]) -> Vec<(ScopeSlot, PrefixHash)> {
+    prefix_hashes(token_ids, BlockSize::try_new(2).unwrap(), None).map(|hash| (scope, hash)).collect()
 }
 
 #[test]
@@ -72,6 +81,23 @@ fn a_chain_in_two_events_is_the_chain_of_the_whole_prompt() {
     assert_eq!(folded.held, prefixes(&[1, 2, 3, 4, 5, 6]).into_iter().collect());
     let deepest = folded.cache.held().map(|(_, _, block)| block.token_count).max();
     assert_eq!(deepest, Some(6));
+}
+
+#[test]
+fn each_change_says_where_it_goes_on() {
+    let mut folded = Folded::default();
+    folded.apply(stored(&[1, 2], None, &[1, 2, 3, 4]));
+    folded.apply(stored(&[3], Some(2), &[5, 6]));
+    // The last block's key is another one's: what comes before it and after it are two changes.
+    folded.apply(stored(&[4, 2], Some(3), &[7, 8, 9, 10]));
+    let hashes: Vec<PrefixHash> =
+        prefixes(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).into_iter().map(|(_, hash)| hash).collect();
+    let chained = |at: std::ops::Range<usize>| {
+        let parent = at.start.checked_sub(1).map(|before| hashes[before]);
+        Chained { scope: BASE, parent, blocks: at.map(|at| (hashes[at], 2 * (at as u32 + 1))).collect() }
+    };
+    assert_eq!(folded.stored, [chained(0..2), chained(2..3), chained(3..4), chained(4..5)]);
+    assert!(!folded.held.contains(&(BASE, hashes[1])), "the key that was used again gave it up");
 }
 
 #[test]
@@ -153,7 +179,6 @@ fn an_adapter_has_its_own_scope_and_its_blocks_no_parent_outside() {
 
 #[test]
 fn blocks_after_one_with_further_keys_are_skipped_with_their_children() {
-    use crate::native::engine::ExtraKeys;
     let mut folded = Folded::default();
     let KvEvent::BlockStored(mut event) = stored(&[1, 2], None, &[1, 2, 3, 4]) else { panic!() };
     event.extra_keys = vec![ExtraKeys::None, ExtraKeys::Other];
@@ -177,7 +202,9 @@ fn a_clear_of_nothing_changes_nothing() {
 /// The engine as a set of prompts: each key stands for the tokens from the start of a prompt.
 #[derive(Default)]
 struct Naive {
-    prompts: BTreeMap<u64, Vec<u32>>,
+    prompts: BTreeMap<u64, (ScopeSlot, Vec<u32>)>,
+    /// Every prompt so far, by its last block's hash.
+    by_hash: BTreeMap<PrefixHash, Vec<u32>>,
 }
 
 impl Naive {
@@ -192,26 +219,42 @@ impl Naive {
                 }
             }
             KvEvent::BlockStored(event) => {
+                let scope = if event.lora_name.is_some() { ScopeSlot(2) } else { BASE };
                 let mut prompt = match &event.parent_block_hash {
                     None => Vec::new(),
                     Some(EngineKey::Int(parent)) => match self.prompts.get(parent) {
-                        Some(prompt) => prompt.clone(),
-                        None => return,
+                        Some((of, prompt)) if *of == scope => prompt.clone(),
+                        _ => return,
                     },
                     Some(EngineKey::Bytes(_)) => return,
                 };
-                for (key, block) in event.block_hashes.iter().zip(event.token_ids.chunks(2)) {
+                let plain = event.extra_keys.iter().position(|keys| *keys == ExtraKeys::Other).unwrap_or(usize::MAX);
+                for (key, block) in event.block_hashes.iter().zip(event.token_ids.chunks(2)).take(plain) {
                     prompt.extend_from_slice(block);
+                    if let Some((_, hash)) = prefixes(&prompt).pop() {
+                        self.by_hash.insert(hash, prompt.clone());
+                    }
                     if let EngineKey::Int(number) = key {
-                        self.prompts.insert(*number, prompt.clone());
+                        self.prompts.insert(*number, (scope, prompt.clone()));
                     }
                 }
             }
         }
     }
 
+    /// Whether each block is one after the one before it, and the first one after the parent.
+    fn is_chain(&self, chained: &Chained) -> bool {
+        let mut before = chained.parent.map_or(Vec::new(), |parent| self.by_hash[&parent].clone());
+        chained.blocks.iter().all(|(hash, token_count)| {
+            let prompt = &self.by_hash[hash];
+            let goes_on = prompt.len() == before.len() + 2 && prompt.starts_with(&before);
+            before = prompt.clone();
+            goes_on && *token_count as usize == prompt.len()
+        })
+    }
+
     fn held(&self) -> BTreeSet<(ScopeSlot, PrefixHash)> {
-        self.prompts.values().filter_map(|prompt| prefixes(prompt).last().copied()).collect()
+        self.prompts.values().filter_map(|(scope, prompt)| prefixes_in(*scope, prompt).pop()).collect()
     }
 }
 
@@ -240,7 +283,16 @@ impl Seeded {
                 let keys: Vec<u64> = (0..blocks).map(|_| self.below(24)).collect();
                 let token_ids: Vec<u32> = (0..blocks * 2).map(|_| self.below(3) as u32).collect();
                 let parent = (self.below(3) > 0).then(|| self.below(24));
-                stored(&keys, parent, &token_ids)
+                let KvEvent::BlockStored(mut event) = stored(&keys, parent, &token_ids) else { panic!() };
+                if self.below(4) == 0 {
+                    event.lora_name = Some("sql".into());
+                }
+                if self.below(8) == 0 {
+                    let plain = self.below(blocks);
+                    let keys_of = |at| if at < plain { ExtraKeys::None } else { ExtraKeys::Other };
+                    event.extra_keys = (0..blocks).map(keys_of).collect();
+                }
+                KvEvent::BlockStored(event)
             }
         }
     }
@@ -255,6 +307,9 @@ fn random_events_leave_what_a_model_of_whole_prompts_leaves() {
             naive.apply(&event);
             folded.apply(event.clone());
             assert_eq!(folded.held, naive.held(), "seed {seed}, step {step}: {event:?}");
+            for stored in folded.stored.drain(..) {
+                assert!(naive.is_chain(&stored), "seed {seed}, step {step}: {event:?}: {stored:?}");
+            }
         }
     }
 }

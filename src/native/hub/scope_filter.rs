@@ -76,8 +76,8 @@ mod tests {
         let subscription = Subscription { models: owned(models), tenants: owned(tenants), ..Subscription::default() };
         let mut filter = ScopeFilter::new(&subscription);
         let observations = [scope(1, "t", "m"), scope(2, "t", "n"), removed(1), removed(2)];
-        let cleared = Observation::Cleared { replica: ReplicaSlot(1) };
-        observations.iter().chain([&cleared]).map(|observation| filter.admits(observation)).collect()
+        let of_all = Observation::Reasserted { replica: ReplicaSlot(1), at_ms: 1 };
+        observations.iter().chain([&of_all]).map(|observation| filter.admits(observation)).collect()
     }
 
     #[test]

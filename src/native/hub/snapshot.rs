@@ -1,8 +1,9 @@
 //! Full state, true as of one sequence, as the observations that rebuild it.
 //!
 //! In: a copy of what each replica holds. Out: observations in the order a reset has: scopes, then for each replica its
-//! announcement, load, blocks and completion. Blocks of followed replicas come in runs: consecutive blocks of one prompt that were last seen
-//! together, from the first to the last, since that is how an index stores them best. Pure.
+//! announcement, load, blocks, last re-assertion and completion. Blocks of followed replicas come in runs: consecutive
+//! blocks of one prompt that were last seen together, from the first to the last, and none before the one that it goes on
+//! from, if that is held; that is how an index stores them best. Pure.
 
 use std::collections::HashMap;
 
@@ -48,6 +49,8 @@ pub struct ReplicaSnapshot {
     pub stats: Option<ReplicaStats>,
     /// Whether all that it holds is known.
     pub complete: bool,
+    /// When it was last known to hold still what it held, Unix time in ms, if that was said.
+    pub reasserted_ms: Option<u64>,
     /// The blocks it holds, in no order.
     pub held: Vec<(ScopeSlot, PrefixHash, HeldBlock)>,
 }
@@ -60,10 +63,18 @@ impl ReplicaSnapshot {
         let replica = self.slot;
         let up = Observation::ReplicaUp { replica, member: self.member, address: self.address };
         let stats = self.stats.map(|stats| Observation::Stats { replica, stats });
-        let blocks = runs(self.held).into_iter().flat_map(move |(scope, run)| stored(replica, scope, &run));
+        let reasserted = self.reasserted_ms.map(|at_ms| Observation::Reasserted { replica, at_ms });
         let complete = self.complete.then_some(Observation::ReplicaComplete { replica });
-        std::iter::once(up).chain(stats).chain(blocks).chain(complete)
+        std::iter::once(up).chain(stats).chain(in_runs(replica, self.held)).chain(reasserted).chain(complete)
     }
+}
+
+/// The observations that rebuild what a followed replica holds.
+pub fn in_runs(
+    replica: ReplicaSlot,
+    held: Vec<(ScopeSlot, PrefixHash, HeldBlock)>,
+) -> impl Iterator<Item = Observation> {
+    runs(held).into_iter().flat_map(move |(scope, run)| stored(replica, scope, &run))
 }
 
 /// The observations that rebuild the policies.
@@ -83,18 +94,23 @@ pub fn reported(publisher: &Publisher) -> Vec<Observation> {
 
 /// Splits what is too long for a message.
 fn in_pieces(observation: Observation) -> Vec<Observation> {
-    let Observation::Stored(Stored { replica, scope, tier, last_seen_ms, blocks, .. }) = observation else {
+    let Observation::Stored(Stored { replica, scope, tier, last_seen_ms, mut parent, chained, blocks, .. }) =
+        observation
+    else {
         return vec![observation];
     };
     let width = blocks.first().map_or(1, |block| block.key.width().max(1));
     let pieces = blocks.chunks((MAX_KEYS_BYTES / width).clamp(1, MAX_BLOCKS));
     pieces
         .map(|blocks| {
+            let end = blocks.last().map(|block| block.key.clone());
             Observation::Stored(Stored {
                 replica,
                 scope,
                 tier,
                 last_seen_ms,
+                parent: std::mem::replace(&mut parent, end),
+                chained,
                 blocks: blocks.to_vec(),
                 ..Stored::default()
             })
@@ -107,11 +123,14 @@ fn stored(replica: ReplicaSlot, scope: ScopeSlot, run: &[(PrefixHash, HeldBlock)
     run.chunk_by(|(_, one), (_, next)| one.last_seen_ms == next.last_seen_ms)
         .flat_map(|together| together.chunks(MAX_BLOCKS))
         .map(|blocks| {
+            let first = blocks.first().map(|(_, block)| block);
             Observation::Stored(Stored {
                 replica,
                 scope,
                 tier: Tier::T1,
-                last_seen_ms: blocks.first().map_or(0, |(_, block)| block.last_seen_ms),
+                last_seen_ms: first.map_or(0, |block| block.last_seen_ms),
+                parent: first.and_then(|block| block.parent).map(BlockKey::from),
+                chained: true,
                 blocks: blocks
                     .iter()
                     .map(|(hash, block)| StoredBlock { key: BlockKey::from(*hash), token_count: block.token_count })
@@ -171,6 +190,7 @@ mod tests {
             address: "127.0.0.1:8000".into(),
             stats: Some(ReplicaStats::default()),
             complete: true,
+            reasserted_ms: Some(30),
             held: cache.held().collect(),
         };
         replica.into_observations().collect()
@@ -194,14 +214,107 @@ mod tests {
         assert!(matches!(observations[0], Observation::ReplicaUp { .. }));
         assert!(matches!(observations[1], Observation::Stats { .. }));
         assert_eq!(token_counts(&observations), [vec![1, 2, 3, 4], vec![5, 6], vec![3]]);
-        assert!(matches!(observations.last(), Some(Observation::ReplicaComplete { .. })));
+        let replica = ReplicaSlot(4);
+        let end = [Observation::Reasserted { replica, at_ms: 30 }, Observation::ReplicaComplete { replica }];
+        assert!(observations.ends_with(&end));
     }
 
     #[test]
     fn long_runs_are_cut() {
         let mut cache = ReplicaCache::default();
         store(&mut cache, 0..5_000, None, 10);
-        let lengths: Vec<usize> = token_counts(&snapshot(&cache)).iter().map(Vec::len).collect();
+        let observations = snapshot(&cache);
+        let lengths: Vec<usize> = token_counts(&observations).iter().map(Vec::len).collect();
         assert_eq!(lengths, [2_048, 2_048, 904]);
+        check_chains(&cache, &observations);
+    }
+
+    /// Every block held is there once; each is said to come after the one that it does come after, which is there before
+    /// it if it is held.
+    fn check_chains(cache: &ReplicaCache, observations: &[Observation]) {
+        let mut left: HashMap<BlockKey, HeldBlock> =
+            cache.held().map(|(_, hash, block)| (BlockKey::from(hash), block)).collect();
+        for observation in observations {
+            let Observation::Stored(Stored { parent, chained, last_seen_ms, blocks, .. }) = observation else {
+                continue;
+            };
+            assert!(*chained);
+            let mut before = parent.clone();
+            for StoredBlock { key, token_count } in blocks {
+                assert!(before.as_ref().is_none_or(|before| !left.contains_key(before)), "{before:?} comes later");
+                let held = left.remove(key).unwrap();
+                assert_eq!(held.parent.map(BlockKey::from), before);
+                assert_eq!((held.token_count, held.last_seen_ms), (*token_count, *last_seen_ms));
+                before = Some(key.clone());
+            }
+        }
+        assert!(left.is_empty(), "{left:?}");
+    }
+
+    #[test]
+    fn pieces_say_what_they_go_on_from() {
+        let mut cache = ReplicaCache::default();
+        store(&mut cache, 0..3, None, 10);
+        store(&mut cache, 3..4, Some(2), 20);
+        store(&mut cache, 4..5, Some(1), 20);
+        let observations = snapshot(&cache);
+        check_chains(&cache, &observations);
+        let stored = |observation: &Observation| match observation {
+            Observation::Stored(stored) => Some((stored.parent.clone(), stored.blocks[0].token_count)),
+            _ => None,
+        };
+        let size = crate::fingerprint::BlockSize::try_new(1).unwrap();
+        let hashes: Vec<BlockKey> =
+            crate::fingerprint::prefix_hashes(&[0, 1, 2], size, None).map(BlockKey::from).collect();
+        let told: Vec<_> = observations.iter().filter_map(stored).collect();
+        assert_eq!(told, [(None, 1), (Some(hashes[2].clone()), 4), (Some(hashes[1].clone()), 3)]);
+    }
+
+    #[test]
+    fn of_a_run_whose_start_is_gone_the_block_before_is_told_all_the_same() {
+        let mut cache = ReplicaCache::default();
+        store(&mut cache, 0..6, None, 10);
+        let block_hashes = [1, 2].map(EngineKey::Int).into();
+        let removed = KvEvent::BlockRemoved(crate::native::engine::BlockRemoved { block_hashes, ..Default::default() });
+        cache.apply(&removed, 20, &mut |_| Some(SCOPE), &mut Vec::new(), &mut Tally::default());
+        let observations = snapshot(&cache);
+        assert_eq!(token_counts(&observations), [vec![4, 5, 6], vec![1]]);
+        check_chains(&cache, &observations);
+    }
+
+    #[test]
+    fn whatever_is_held_comes_in_the_order_of_its_chains() {
+        for seed in 0..50_u64 {
+            let mut cache = ReplicaCache::default();
+            for step in 0..40_u64 {
+                // Any earlier block, or none, and another one each time.
+                let parent = (seed + 1) * (step + 7) * 2_654_435_761 % 97 % (step + 1) * 10;
+                let parent = parent.checked_sub(10).map(|first| first + (seed + first / 10) % 4 / (1 + step % 2));
+                let first = step * 10;
+                store(&mut cache, first..first + 1 + (seed + step) % 4, parent, step / 4);
+            }
+            assert!(cache.len() > 60, "{} blocks", cache.len());
+            check_chains(&cache, &snapshot(&cache));
+        }
+    }
+
+    #[test]
+    fn pieces_of_what_was_reported_go_on_from_one_another() {
+        let blocks: Vec<StoredBlock> =
+            (1..=5_000).map(|at| StoredBlock { key: BlockKey::Hash64(u64::from(at)), token_count: at }).collect();
+        let parent = Some(BlockKey::Bytes(b"before"[..].into()));
+        let whole = Stored { scope: SCOPE, last_seen_ms: 7, parent: parent.clone(), blocks, ..Stored::default() };
+        let pieces = in_pieces(Observation::Stored(whole.clone()));
+        let pieces: Vec<Stored> = pieces
+            .into_iter()
+            .map(|piece| match piece {
+                Observation::Stored(stored) => stored,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let parents: Vec<_> = pieces.iter().map(|piece| piece.parent.clone()).collect();
+        assert_eq!(parents, [parent, Some(BlockKey::Hash64(2_048)), Some(BlockKey::Hash64(4_096))]);
+        assert!(pieces.iter().all(|piece| !piece.chained && (piece.scope, piece.last_seen_ms) == (SCOPE, 7)));
+        assert_eq!(pieces.into_iter().flat_map(|piece| piece.blocks).collect::<Vec<_>>(), whole.blocks);
     }
 }

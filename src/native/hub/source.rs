@@ -10,6 +10,10 @@
 //!
 //! A replay is asked for on every connection, at a gap, when numbers go back, when the engine's process is found to be
 //! another one, and after some silence, since the last messages before a silence can be lost too.
+//!
+//! Each message that goes on from the one before it, and each replay that ends, proves that none was missed so far. At
+//! intervals that is passed on: the replica still holds what it held, as of the latest proof. Without one since the last
+//! time a replay is asked for; where there is none to be had, nothing is said until the next message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +24,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::clock::unix_ms;
-use super::config::{EventsConfig, ReplicaConfig};
+use super::config::{EventsConfig, HubConfig, ReplicaConfig};
 use super::continuity::{Continuity, Place, Seen};
 use super::followed::ReplicaIndex;
 use super::metrics::ReplicaMetrics;
+use super::reassert::Reassertion;
 use super::sockets::{Fault, Published, Replay, Subscriber};
 use super::state::HubState;
 use crate::native::engine::{KvEvent, SkipReason, vllm};
@@ -47,6 +52,7 @@ pub struct Source {
     state: Arc<HubState>,
     metrics: ReplicaMetrics,
     continuity: Continuity,
+    reassertion: Reassertion,
     /// No replay is asked for before this.
     replay_not_before: Option<Instant>,
     /// Whether a replay was answered on this connection, so that silence means something.
@@ -68,21 +74,23 @@ enum Round {
 // === impl Source ===
 
 impl Source {
-    /// A source that has not seen anything yet.
+    /// A source of `config`'s replica in `hub` that has not seen anything yet.
     pub fn new(
         index: ReplicaIndex,
         config: ReplicaConfig,
-        events: EventsConfig,
+        hub: &HubConfig,
         state: Arc<HubState>,
         metrics: ReplicaMetrics,
     ) -> Source {
+        metrics.reassert_suspended.set(i64::from(hub.reassert.enabled));
         Source {
             index,
             config,
-            events,
+            events: hub.events.clone(),
             state,
             metrics,
             continuity: Continuity::default(),
+            reassertion: Reassertion::new(&hub.reassert, Instant::now()),
             replay_not_before: None,
             replay_works: false,
         }
@@ -108,6 +116,7 @@ impl Source {
                     self.metrics.connected.set(1);
                     let fault = self.follow(&mut subscriber, changed).await;
                     warn!(replica = self.config.id, "connection lost: {fault}");
+                    self.doubt();
                     self.metrics.connections_lost.inc();
                     self.metrics.connected.set(0);
                     doubt_ends = Some(Instant::now() + self.events.continuity_grace);
@@ -166,11 +175,22 @@ impl Source {
         // The publisher may have taken note of the subscription only after the replay ended.
         let mut verify_at = Instant::now() + SETTLED;
         loop {
+            let reassert_at = self.reassertion.due();
             tokio::select! {
                 biased;
+                () = sleep_until(reassert_at.unwrap_or(verify_at)), if reassert_at.is_some() => {
+                    if !self.reassert().await {
+                        return Fault::Silent;
+                    }
+                    // Not a message: what is to be verified still is.
+                    continue;
+                }
                 message = subscriber.next() => match message {
                     Ok(message) => self.live(message).await,
-                    Err(Fault::Malformed) => self.metrics.skip(SkipReason::MalformedBatch, 1),
+                    Err(Fault::Malformed) => {
+                        self.doubt();
+                        self.metrics.skip(SkipReason::MalformedBatch, 1);
+                    }
                     Err(fault) => return fault,
                 },
                 Some(ProcessChanged) = changed.recv() => {
@@ -193,8 +213,9 @@ impl Source {
         let seen = Seen::of(message.sequence, &message.payload);
         match self.continuity.place(seen) {
             Place::Duplicate => return,
-            Place::Next => return self.apply(&message, seen, None),
+            Place::Next => return self.apply_live(&message, seen),
             Place::Gap => {
+                self.doubt();
                 info!(replica = self.config.id, sequence = seen.sequence, "event messages are missing");
                 self.metrics.gaps.inc();
             }
@@ -203,12 +224,37 @@ impl Source {
         self.catch_up(None).await;
         match self.continuity.place(seen) {
             Place::Duplicate => {}
-            Place::Next => self.apply(&message, seen, None),
+            Place::Next => self.apply_live(&message, seen),
             Place::Gap | Place::Restarted => {
                 self.give_up("missing event messages cannot be had");
-                self.apply(&message, seen, None);
+                self.apply_live(&message, seen);
             }
         }
+    }
+
+    /// Says that the replica still holds what it held. False if it should be possible to know that, and is not.
+    async fn reassert(&mut self) -> bool {
+        let is_up_to_date = self.reassertion.is_known() || !self.replay_works || self.catch_up(None).await;
+        match self.reassertion.take(Instant::now()) {
+            Some(known_ms) => {
+                self.state.reassert(self.index, known_ms);
+                self.metrics.reassertions.inc();
+            }
+            None => self.doubt(),
+        }
+        is_up_to_date
+    }
+
+    /// No event that the engine published before `at_ms`, Unix time in ms, was missed.
+    fn known(&mut self, at_ms: u64) {
+        self.reassertion.known(at_ms);
+        self.metrics.reassert_suspended.set(0);
+    }
+
+    /// Events may have been missed.
+    fn doubt(&mut self) {
+        self.reassertion.doubt();
+        self.metrics.reassert_suspended.set(i64::from(self.reassertion.due().is_some()));
     }
 
     /// Applies what the publisher's ring has after the last message applied. False if that cannot be had; what was
@@ -223,8 +269,10 @@ impl Source {
         }
         for _ in 0..MAX_ROUNDS {
             self.metrics.replays.inc();
+            let asked_ms = unix_ms();
             match self.round(&endpoint, doubt_ends).await {
                 Round::Complete => {
+                    self.known(asked_ms);
                     self.replay_works = true;
                     self.replay_not_before = None;
                     return true;
@@ -287,6 +335,12 @@ impl Source {
         self.events.replay_timeout.min(left)
     }
 
+    /// Applies a message as it comes. All before it were applied, or given up with what they may have said.
+    fn apply_live(&mut self, message: &Published, seen: Seen) {
+        self.apply(message, seen, None);
+        self.known(unix_ms());
+    }
+
     /// Applies a message; one that is replayed as of the time the engine made it.
     fn apply(&mut self, message: &Published, seen: Seen, replayed_at_ms: Option<u64>) {
         self.continuity.applied(seen);
@@ -333,6 +387,7 @@ impl Source {
             self.metrics.count(&self.state.clear(self.index));
         }
         self.continuity.reset();
+        self.doubt();
         self.metrics.last_sequence.set(-1);
     }
 }

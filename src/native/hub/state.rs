@@ -83,6 +83,11 @@ impl HubState {
         self.apply(replica, &[KvEvent::AllBlocksCleared], 0)
     }
 
+    /// `replica` still holds all that it was reported to hold, as was known at `at_ms`, Unix time in ms.
+    pub fn reassert(&self, replica: ReplicaIndex, at_ms: u64) {
+        self.change_both(|followed, publisher| followed.reassert(replica, at_ms, publisher));
+    }
+
     /// The load of `replica`; published if it is news.
     pub fn stats(&self, replica: ReplicaIndex, stats: ReplicaStats) {
         self.change_both(|followed, publisher| followed.stats(replica, stats, publisher));
@@ -207,6 +212,11 @@ mod tests {
         })
     }
 
+    fn extended(parent: u64, keys: std::ops::Range<u64>) -> KvEvent {
+        let KvEvent::BlockStored(event) = stored(keys) else { panic!() };
+        KvEvent::BlockStored(BlockStored { parent_block_hash: Some(EngineKey::Int(parent)), ..event })
+    }
+
     fn history(state: &HubState, after: u64) -> Vec<Observation> {
         let changes = state.after(after, usize::MAX).unwrap();
         changes.iter().map(|change| change.observation.clone()).collect()
@@ -280,6 +290,52 @@ mod tests {
             })
             .collect();
         assert_eq!(slots, [1, 2]);
+    }
+
+    #[test]
+    fn what_is_held_still_is_said_once_a_replica_and_in_a_snapshot() {
+        let state = state();
+        state.reassert(A, 5);
+        assert_eq!(state.sequence(), 0, "not announced");
+        state.announce(A, "10.0.0.1:1");
+        state.apply(A, &[stored(0..3)], 5);
+        state.complete(A);
+        let before = state.sequence();
+        state.reassert(A, 9);
+        state.reassert(A, 12);
+        let replica = ReplicaSlot(1);
+        let said = [9, 12].map(|at_ms| Observation::Reasserted { replica, at_ms });
+        assert_eq!(history(&state, before), said);
+        let rebuilt = |state: &HubState| -> Vec<Observation> {
+            state.snapshot().replicas.into_iter().flat_map(ReplicaSnapshot::into_observations).collect()
+        };
+        assert!(rebuilt(&state).ends_with(&[said[1].clone(), Observation::ReplicaComplete { replica }]));
+        state.announce(A, "10.0.0.2:1");
+        let is_said = |observation: &Observation| matches!(observation, Observation::Reasserted { .. });
+        assert!(!rebuilt(&state).iter().any(is_said), "of this generation nothing was said");
+    }
+
+    #[test]
+    fn what_went_by_age_is_published_again_once_it_is_known_to_be_held_still() {
+        const TTL_MS: u64 = 30 * 60 * 1_000;
+        let state = state();
+        state.announce(A, "10.0.0.1:1");
+        state.apply(A, &[stored(0..3)], 5);
+        state.apply(A, &[extended(2, 3..5)], 5 + TTL_MS);
+        state.complete(A);
+        state.change(|publisher| publisher.sweep(5 + TTL_MS));
+        let pairs = || state.read(|publisher| publisher.index().pairs());
+        assert_eq!(pairs(), 2, "the first three went by age");
+        let before = state.sequence();
+        state.reassert(A, 7 + TTL_MS);
+        assert_eq!(pairs(), 5);
+        let again = history(&state, before);
+        let [Observation::Reasserted { .. }, Observation::Stored(stored)] = &again[..] else { panic!("{again:?}") };
+        let token_counts: Vec<u32> = stored.blocks.iter().map(|block| block.token_count).collect();
+        assert_eq!((stored.last_seen_ms, token_counts), (7 + TTL_MS, vec![1, 2, 3]));
+        assert!(stored.chained && stored.parent.is_none());
+        state.reassert(A, 9 + TTL_MS);
+        assert_eq!(state.sequence(), before + 3, "nothing more to say than that");
     }
 
     #[test]

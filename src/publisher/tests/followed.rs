@@ -79,6 +79,8 @@ fn only_what_is_seen_at_followed_replicas_can_be_published() {
     for refused in [
         stored(reported, slot, "b"),
         Observation::ReplicaGone { replica: reported },
+        Observation::Reasserted { replica: reported, at_ms: NOW_MS },
+        Observation::Reasserted { replica: ReplicaSlot(99), at_ms: NOW_MS },
         stored(ReplicaSlot(99), slot, "b"),
         stored(replica, ScopeSlot(99), "b"),
         Observation::Removed { replica, scope: ScopeSlot(99), keys: vec![key("a")] },
@@ -92,6 +94,7 @@ fn only_what_is_seen_at_followed_replicas_can_be_published() {
     let stats = ReplicaStats { pressure: 0.5, hit_rate: 0.25, reported_ms: NOW_MS };
     for taken in [
         stored(replica, slot, "b"),
+        Observation::Reasserted { replica, at_ms: NOW_MS },
         Observation::Removed { replica, scope: slot, keys: vec![key("b")] },
         Observation::Stats { replica, stats },
         Observation::Cleared { replica },

@@ -101,7 +101,7 @@ impl Random {
         let block_hashes: Vec<Vec<u8>> = (0..length).map(|_| self.name(&HASHES).into()).collect();
         let prefix_hash = if length > 0 && self.below(2) == 0 { Vec::new() } else { prefix_hash };
         let block_token_counts = vec![16; length];
-        PrefixEntry { prefix_hash, token_count, block_token_counts, block_hashes, tier, adapter_id, tokens_before: 0 }
+        PrefixEntry { prefix_hash, token_count, block_token_counts, block_hashes, tier, adapter_id, before: None }
     }
 
     fn event(&mut self) -> CacheEvent {

@@ -78,3 +78,33 @@ fn a_scope_of_a_followed_replica_stays_while_the_replica_holds_what_is_too_old()
         assert!(scope_numbers(&publisher).is_empty());
     }
 }
+
+#[test]
+fn what_is_re_asserted_does_not_go_by_age_and_what_went_can_be_published_again() {
+    let mut publisher = publisher();
+    let slot = publisher.scope(&scope()).unwrap();
+    let replica = publisher.replica_up(Member::new("t", "m", "f"), "10.0.0.1:80").unwrap();
+    let stored = |last_seen_ms| {
+        let block = |hash| crate::observation::StoredBlock { key: key(hash), token_count: 16 };
+        let blocks = vec![block("a"), block("b")];
+        Observation::Stored(Stored { replica, scope: slot, last_seen_ms, blocks, ..Stored::default() })
+    };
+    let expired = |publisher: &Publisher| {
+        let blocks = ["a", "b"].map(|hash| publisher.is_expired(slot, replica, &key(hash)));
+        (publisher.has_expired(replica), blocks)
+    };
+    assert!(publisher.publish(stored(NOW_MS)));
+    assert!(publisher.publish(Observation::Reasserted { replica, at_ms: NOW_MS + TTL_MS / 2 }));
+    publisher.sweep(NOW_MS + TTL_MS);
+    assert_eq!((publisher.index.pairs(), expired(&publisher)), (2, (false, [false; 2])));
+    publisher.sweep(NOW_MS + TTL_MS + TTL_MS / 2);
+    assert_eq!((publisher.index.pairs(), expired(&publisher)), (0, (true, [true; 2])));
+    // What is gone does not come back with it: whoever knows what is held says so.
+    assert!(publisher.publish(Observation::Reasserted { replica, at_ms: NOW_MS + 2 * TTL_MS }));
+    assert_eq!((publisher.index.pairs(), expired(&publisher)), (0, (true, [true; 2])));
+    let removed = Observation::Removed { replica, scope: slot, keys: vec![key("b")] };
+    assert!(publisher.publish(removed));
+    assert_eq!(expired(&publisher), (true, [true, false]));
+    assert!(publisher.publish(stored(NOW_MS + 2 * TTL_MS)));
+    assert_eq!((publisher.index.pairs(), expired(&publisher)), (2, (false, [false; 2])));
+}

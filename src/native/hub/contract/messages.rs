@@ -126,7 +126,7 @@ fn reported_prefix(entry: v1alpha1::PrefixEntry) -> message::PrefixEntry {
         token_count: entry.token_count,
         block_hashes: entry.block_hashes.into_iter().map(Vec::from).collect(),
         block_token_counts: entry.block_token_counts,
-        tokens_before: 0,
+        before: None,
         tier: entry.tier,
         adapter_id: entry.adapter_id,
     }

@@ -1,0 +1,100 @@
+use super::*;
+use crate::routing::policy::AffinityHash;
+
+const REPLICA: &str = "{id: a, address: 'localhost:8000', kv_events: 'tcp://localhost:5557', model: m}";
+
+#[test]
+fn a_minimal_configuration_has_every_default() {
+    let config = HubConfig::from_yaml(&format!("replicas: [{REPLICA}]")).unwrap();
+    let replica = &config.replicas[0];
+    assert_eq!(replica.metrics, "http://localhost:8000/metrics");
+    assert_eq!((replica.tenant.as_str(), replica.hash_scheme.as_str()), ("default", "vllm"));
+    assert_eq!(config.grpc.to_string(), defaults::GRPC);
+    assert_eq!(config.heartbeat, Duration::from_secs(1));
+    assert_eq!(config.events.reconnect_max, Duration::from_secs(1));
+    assert_eq!((config.policies, config.routing), (None, Ranking::default()));
+}
+
+#[test]
+fn re_assertions_are_on_unless_turned_off() {
+    let read = |more: &str| HubConfig::from_yaml(&format!("replicas: [{REPLICA}]\n{more}"));
+    let reassert = |more: &str| read(more).unwrap().reassert;
+    let every = Duration::from_millis(defaults::REASSERT_EVERY_MS);
+    assert_eq!(reassert(""), ReassertConfig { enabled: true, every });
+    assert_eq!(reassert("reassert: {enabled: false}"), ReassertConfig { enabled: false, every });
+    let every = Duration::from_millis(100);
+    assert_eq!(reassert("reassert: {every_ms: 100}"), ReassertConfig { enabled: true, every });
+    for out_of_range in [99, 600_001] {
+        let problems = read(&format!("reassert: {{every_ms: {out_of_range}}}")).unwrap_err().problems;
+        assert_eq!(problems, [format!("reassert.every_ms is `{out_of_range}`, allowed is 100 to 600000")]);
+    }
+    for (more, parts) in [
+        ("reassert: {enabled: maybe}", ["reassert.enabled", "maybe", "boolean"]),
+        ("reassert: {every: 30s}", ["reassert", "`every`", "`every_ms`"]),
+    ] {
+        let problems = read(more).unwrap_err().problems;
+        assert!(parts.iter().all(|part| problems[0].contains(part)), "{problems:?}");
+    }
+}
+
+#[test]
+fn policies_and_routing_are_read() {
+    let read = |more: &str| HubConfig::from_yaml(&format!("replicas: [{REPLICA}]\n{more}"));
+    let config = read("policies: {directory: /etc/policies}\nrouting: {affinity: {hash: rendezvous}}").unwrap();
+    let poll = Duration::from_millis(defaults::POLICY_POLL_MS);
+    assert_eq!(config.policies, Some(PoliciesConfig { directory: PathBuf::from("/etc/policies"), poll }));
+    assert_eq!(config.routing, Ranking { affinity_hash: AffinityHash::Rendezvous, ..Ranking::default() });
+    let config = read("policies: {directory: p, poll_ms: 50}\nrouting:").unwrap();
+    assert_eq!(config.policies.map(|policies| policies.poll), Some(Duration::from_millis(50)));
+    let problems = read(
+        "policies: {directory: '', poll_ms: 1}\n\
+         routing: {affinity: {hash: ring}, ranking: {pressure_weight: -1}, affinty: {}}",
+    );
+    assert_eq!(
+        problems.unwrap_err().problems,
+        [
+            "policies.directory is ``, allowed is a path",
+            "policies.poll_ms is `1`, allowed is 50 to 60000",
+            "routing.ranking.pressure_weight is -1, allowed: a number from 0 to 1000",
+            r#"routing.affinity.hash is "ring", allowed: "modulo" or "rendezvous""#,
+            "routing.affinty is {}, allowed: no such field; known are ranking, affinity, distinguishing, \
+             shared_prefix, require_chain",
+        ]
+    );
+    let problems = read("routing: {affinity: {skip_pressure_above: .nan}}").unwrap_err().problems;
+    assert_eq!(problems, ["routing.affinity.skip_pressure_above is .nan, allowed: a finite number"]);
+    assert!(read("policies: {}").unwrap_err().problems[0].contains("directory"));
+    assert!(read("routing: 3").unwrap_err().problems[0].starts_with("routing is 3, allowed: an object"));
+}
+
+#[test]
+fn each_wrong_value_is_one_line_with_field_value_and_what_is_allowed() {
+    let yaml = format!(
+        "listen: {{grpc: nowhere}}\nheartbeat_ms: 0\nevents: {{reconnect_min_ms: 500, reconnect_max_ms: 100}}\n\
+         replicas: [{REPLICA}, {{id: a, address: '::1:80000', kv_events: 'ipc://x', model: '', block_size: 0, \
+         metrics: 'https://x/'}}]"
+    );
+    let problems = HubConfig::from_yaml(&yaml).unwrap_err().problems;
+    let expected = [
+        "listen.grpc is `nowhere`, allowed is ip:port, IPv6 in brackets",
+        "heartbeat_ms is `0`, allowed is 50 to 60000",
+        "events.reconnect_max_ms is `100`, allowed is at least reconnect_min_ms, which is 500",
+        "replicas[1].id is `a`, allowed is an id that no other replica has",
+        "replicas[1].model is ``, allowed is 1 to 256 bytes",
+        "replicas[1].address is `::1:80000`, allowed is host:port with a port of 1 to 65535, IPv6 in brackets",
+        "replicas[1].kv_events is `ipc://x`, allowed is tcp://host:port with a port of 1 to 65535",
+        "replicas[1].metrics is `https://x/`, allowed is an http:// URL",
+        "replicas[1].block_size is `0`, allowed is 1 to 65536 tokens",
+    ];
+    assert_eq!(problems, expected);
+}
+
+#[test]
+fn unknown_fields_are_refused_by_name() {
+    let problems = HubConfig::from_yaml(&format!("replicas: [{REPLICA}]\nheartbeats: 1")).unwrap_err().problems;
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].contains("heartbeats"), "{problems:?}");
+    assert!(HubConfig::from_yaml("replicas: []").is_err());
+    assert!(HubConfig::from_yaml("reports: {}").is_ok());
+    assert!(HubConfig::from_yaml("").is_err());
+}

@@ -139,7 +139,13 @@ impl Leader {
                 ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
                 ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
                 ready.report(host, &self.lease, follower);
-                sweep(host, follower, self.lease.head(), config, until_ns.saturating_add(config.limits.max_step_ns() / 4));
+                sweep(
+                    host,
+                    follower,
+                    self.lease.head(),
+                    config,
+                    until_ns.saturating_add(config.limits.max_step_ns() / 4),
+                );
                 Ok(())
             }
         }

@@ -143,6 +143,11 @@ pub fn replica_id(place: usize) -> String {
 // === impl Agreement ===
 
 impl Agreement {
+    /// Whether something was asked and all is the same.
+    pub fn is_whole(&self) -> bool {
+        self.asked > 0 && self.same == self.asked
+    }
+
     fn add(&mut self, prompt: Conversation, decision: &Decision, held: &[(String, usize)]) {
         self.asked += 1;
         let hinted = (decision.reason == "PREFIX_MATCH").then(|| (decision.replica.clone(), decision.matched_tokens));

@@ -139,9 +139,8 @@ fn judge(phases: &[Phase], changes: usize, verdicts: &mut Verdicts) {
 
 impl Phase {
     const HEAD: &str = "| phase | requests | not answered | hinted | p50 ms | p99 ms | ids p99 | hashes p99 | no filter p50 | no filter \
-         p99 | changes/s made | applied/s | all known after s | seen p50 ms | seen max ms | log segments/s | steps p99.9 \
-         us | Envoy cores | hub cores | load |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+         p99 | changes/s made | applied/s | all known after s | seen p50 ms | seen max ms | log segments/s | steps | up to 1 ms % | up to 5 ms % | Envoy cores | hub cores | load |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
     /// What the hub took in, over the time until the index had all of it.
     fn applied_per_second(&self) -> f64 {
@@ -154,11 +153,12 @@ impl std::fmt::Display for Phase {
         let Phase { outcome, before, after, seen, .. } = self;
         let seconds = self.took.as_secs_f64();
         let filtered = outcome.filtered();
-        let steps = after.background.since(&before.background).percentile_limit(0.999);
+        let steps = after.background.since(&before.background);
+        let up_to = |us| steps.share_up_to(us).map_or_else(|| "-".to_owned(), |share| format!("{:.2}", 100.0 * share));
         let cores = |after: u64, before: u64| after.saturating_sub(before) as f64 / 1_000.0 / seconds;
         write!(
             f,
-            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.1} | {} | {:.2} \
+            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.1} | {} | {} | {} | {:.2} \
              | {:.2} | {} |",
             if self.busy { "busy" } else { "idle" },
             outcome.sent,
@@ -176,7 +176,9 @@ impl std::fmt::Display for Phase {
             seen.percentile_ms(0.5),
             seen.percentile_ms(1.0),
             (after.log_sequence - before.log_sequence) / seconds,
-            steps.map_or_else(|| "-".to_owned(), |limit| format!("{limit}")),
+            steps.count(),
+            up_to(STEP_LIMIT_US),
+            up_to(5.0 * STEP_LIMIT_US),
             cores(after.envoy.cpu_ms, before.envoy.cpu_ms),
             cores(after.hub.cpu_ms, before.hub.cpu_ms),
             self.load,

@@ -20,15 +20,17 @@ use crate::native::load::stack::eventually;
 const COMPLETE_WITHIN_S: f64 = 30.0;
 /// When a late VM is given up.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(120);
-/// Connections in each pass over the replicas: enough that every worker gets some.
-const CONNECTIONS: usize = 4;
+/// New connections, one answer over each, that have to be right one after the other: enough that every worker gets some.
+const CONNECTIONS: usize = 48;
+/// From one of them to the next. A request helps its VM to catch up, so there are few of them.
+const ASK_EVERY: Duration = Duration::from_millis(40);
 /// After loading, until memory is read: allocators give back, pages are written.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
 /// What the late VMs said until they were complete.
 #[derive(Clone, Debug, Default)]
 pub struct LateVm {
-    /// From the first response over the listener until a whole pass was answered from the whole index.
+    /// From the first response over the listener until every further one came from the whole index.
     pub complete_after: Duration,
     /// Answers that said `catching_up`.
     pub catching_up: usize,
@@ -52,6 +54,12 @@ pub async fn run(options: &ScaleOptions, verdicts: &mut Verdicts) -> Result<(), 
         let empty = Usage::of(site.stack.envoy.pid())?;
         for pairs in [options.pairs, options.many_pairs] {
             load(&site, options, pairs).await?;
+            let url = site.stack.envoy_url();
+            let caught_up = complete(&site, &url).await?.complete_after;
+            println!(
+                "{workers} workers: every VM answered from the whole index {:.1} s later",
+                caught_up.as_secs_f64()
+            );
             tokio::time::sleep(SETTLED_AFTER).await;
             rows.push(memory_row(&site, *workers, empty.rss_bytes).await?);
         }
@@ -109,30 +117,33 @@ async fn add_late_vm(site: &Site) -> Result<LateVm, ScaleError> {
             site.stack.envoy.log_tail()
         )));
     }
-    let (start, mut late) = (Instant::now(), LateVm::default());
-    for pass in 0.. {
-        let asked = ask_every_replica(site, &url, pass).await?;
-        let all_whole = asked.iter().all(|(conversation, decision)| decision.is_whole(conversation));
-        asked.iter().for_each(|(conversation, decision)| late.add(conversation, decision));
-        if all_whole || start.elapsed() > GIVEN_UP_AFTER {
-            break;
-        }
-    }
-    late.complete_after = start.elapsed();
-    Ok(late)
+    complete(site, &url).await
 }
 
-/// One prompt for every replica over each of some new connections, which Envoy spreads over its workers.
-async fn ask_every_replica(site: &Site, url: &str, pass: u64) -> Result<Vec<(Conversation, Decision)>, ScaleError> {
-    let mut asked = Vec::new();
-    for connection in 0..CONNECTIONS as u64 {
-        let client = Client::default();
-        for place in 0..site.pool.len() {
-            let Some(conversation) = site.pool.held_by(place, pass * CONNECTIONS as u64 + connection) else { continue };
-            asked.push((conversation, decide(&client, url, &conversation).await?));
+/// Asks until so many answers one after the other, each over a new connection, come from the whole index.
+async fn complete(site: &Site, url: &str) -> Result<LateVm, ScaleError> {
+    let (start, mut late) = (Instant::now(), LateVm::default());
+    let (mut whole_in_turn, mut asked) = (0, 0);
+    while whole_in_turn < CONNECTIONS && start.elapsed() < GIVEN_UP_AFTER {
+        let place = asked % site.pool.len().max(1);
+        asked += 1;
+        let Some(conversation) = site.pool.held_by(place, asked as u64) else { continue };
+        let decision = decide(&Client::default(), url, &conversation).await?;
+        late.add(&conversation, &decision);
+        if !decision.is_whole(&conversation) {
+            whole_in_turn = 0;
+        } else if whole_in_turn == 0 {
+            late.complete_after = start.elapsed();
+            whole_in_turn = 1;
+        } else {
+            whole_in_turn += 1;
         }
+        tokio::time::sleep(ASK_EVERY).await;
     }
-    Ok(asked)
+    if whole_in_turn < CONNECTIONS {
+        late.complete_after = start.elapsed();
+    }
+    Ok(late)
 }
 
 // === impl LateVm ===

@@ -1,11 +1,11 @@
-# demo, test, wasm, lint, bench. Needs Rust (rustup), Python 3 and make; scripts/tools.py finds or fetches the rest.
+# demo, test, wasm, lint, bench, bench-scale. Needs Rust (rustup), Python 3 and make; scripts/tools.py finds or fetches the rest.
 
 TOOLS  = python3 scripts/tools.py
 MODULE = target/warmroute.wasm
 # A larger module costs every VM compile time and memory: raise the bound knowingly.
 MODULE_MAX_BYTES = 1500000
 
-.PHONY: demo test wasm wasm-faults lint bench setup
+.PHONY: demo test wasm wasm-faults lint bench bench-scale setup
 
 # Two ways of routing on a local Envoy, side by side. `make demo KEEP=1` leaves it running.
 demo: wasm
@@ -42,6 +42,11 @@ lint: setup
 bench: setup
 	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth
 	python3 benches/vm/run.py
+
+# A pool of 64 replicas on a local Envoy, 1 M and 4 M pairs; about ten minutes. SCALE passes options, see `loadgen scale --help`.
+bench-scale: wasm
+	cargo build --release --features native --bins
+	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy WARMROUTE_MODULE=$(MODULE) target/release/loadgen scale $(SCALE)
 
 setup:
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust with rustup, see https://rustup.rs"; exit 1; }

@@ -1,10 +1,12 @@
-//! `loadgen demo`: a workload on a local stack, routed in two ways, side by side.
+//! `loadgen demo`: a workload on a local stack, routed in two ways, side by side. `loadgen scale`: a pool of 64 replicas on
+//! a local stack, under load.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
-use warmroute::native::load::demo;
+use warmroute::native::load::scale::ScaleOptions;
+use warmroute::native::load::{demo, scale};
 
 /// Load on a local stack of Envoy, hub and fake engines.
 #[derive(Parser)]
@@ -22,24 +24,42 @@ enum Command {
         #[arg(long)]
         keep: bool,
     },
+    /// Measure Envoy with the filter at the size of a large pool, and say what holds.
+    Scale(ScaleOptions),
 }
+
+/// Why a command did not succeed.
+type Failure = Box<dyn std::error::Error>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Command::Demo { keep } = Arguments::parse().command;
-    // A signal ends the demo from within, so that the stack's processes and files go with it.
+    let command = Arguments::parse().command;
+    let keep = matches!(command, Command::Demo { keep: true });
+    // A signal ends the run from within, so that the stack's processes and files go with it.
     let result = tokio::select! {
-        result = demo::run(keep) => result,
+        result = run(command) => result,
         _ = tokio::signal::ctrl_c() => return if keep { ExitCode::SUCCESS } else { ExitCode::from(130) },
         () = terminated() => return ExitCode::from(143),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("loadgen: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+async fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Demo { keep } => demo::run(keep).await?,
+        Command::Scale(options) => {
+            if !scale::run(&options).await? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Waits for SIGTERM; for ever where it cannot be waited for.

@@ -15,4 +15,5 @@ mod lfu;
 mod policies;
 mod pool;
 mod released;
+mod reset_killed;
 mod trust;

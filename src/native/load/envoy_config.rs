@@ -114,9 +114,24 @@ pub fn at<'a>(value: &'a mut Value, path: &str) -> Result<&'a mut Value, Unknown
 /// # Errors
 /// When there is none.
 pub fn filter(config: &mut Value) -> Result<&mut Value, UnknownSample> {
-    let listener = named(at(config, "static_resources.listeners")?, LISTENER)?;
+    filter_of(named(at(config, "static_resources.listeners")?, LISTENER)?)
+}
+
+/// The filter `warmroute` in a listener.
+///
+/// # Errors
+/// When there is none.
+pub fn filter_of(listener: &mut Value) -> Result<&mut Value, UnknownSample> {
     let filters = http_filters(listener)?;
     filters.iter_mut().find(|filter| has_name(filter, FILTER)).ok_or_else(|| UnknownSample::new(FILTER))
+}
+
+/// Has the filter's stream go to the hub by way of `address`.
+///
+/// # Errors
+/// When the sample has no such cluster.
+pub fn set_hub(config: &mut Value, address: SocketAddr) -> Result<(), UnknownSample> {
+    set_endpoints(config, HUB, &[address])
 }
 
 /// The connection manager's settings in a listener.
@@ -155,7 +170,11 @@ fn set_endpoints(config: &mut Value, cluster: &str, addresses: &[SocketAddr]) ->
     Ok(())
 }
 
-fn set_socket_address(address: &mut Value, to: SocketAddr) -> Result<(), UnknownSample> {
+/// Sets an `address` with a socket address.
+///
+/// # Errors
+/// When it is something else.
+pub fn set_socket_address(address: &mut Value, to: SocketAddr) -> Result<(), UnknownSample> {
     *at(address, "socket_address.address")? = Value::from(to.ip().to_string());
     *at(address, "socket_address.port_value")? = Value::from(to.port());
     Ok(())

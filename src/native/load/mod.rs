@@ -7,9 +7,12 @@ pub mod child;
 pub mod client;
 pub mod demo;
 pub mod envoy_config;
+pub mod listeners;
 pub mod ports;
 pub mod programs;
 pub mod prometheus;
+pub mod relay;
+pub mod scale;
 pub mod stack;
 pub mod workload;
 

@@ -41,6 +41,8 @@ pub struct StackOptions {
     pub plugin: serde_json::Value,
     /// Whether the hub is started; if not, [`Child::start`] does so later.
     pub with_hub: bool,
+    /// Whether the engines are started; if not, their addresses are the caller's to serve.
+    pub with_engines: bool,
     /// Whether Envoy has a second listener without the filter.
     pub plain_listener: bool,
     /// Applied to Envoy's configuration last.
@@ -119,6 +121,7 @@ impl StackOptions {
             envoy_arguments: Vec::new(),
             plugin: serde_json::json!({}),
             with_hub: true,
+            with_engines: true,
             plain_listener: false,
             edit_envoy: None,
             edit_hub: None,
@@ -212,6 +215,7 @@ impl Stack {
         let programs = &options.programs;
         let mut envoy_arguments = envoy_arguments(&envoy_file, options.workers);
         envoy_arguments.append(&mut options.envoy_arguments);
+        let children = if options.with_engines { addresses.engines.as_slice() } else { &[] };
         let engine = |(place, addresses): (usize, &EngineAddresses)| {
             let id = engine_id(place);
             Child::new(&id, &programs.fake_engine, options.engine.arguments(&id, addresses), &folder.0)
@@ -219,7 +223,7 @@ impl Stack {
         let mut stack = Stack {
             envoy: Child::new("envoy", &programs.envoy, envoy_arguments, &folder.0),
             hub: Child::new("hub", &programs.hub, vec!["--config".into(), hub_file], &folder.0),
-            engines: addresses.engines.iter().enumerate().map(engine).collect(),
+            engines: children.iter().enumerate().map(engine).collect(),
             addresses,
             client: Client::default(),
             folder,

@@ -78,7 +78,7 @@ mod tests {
         let calls = OfModel::Calls { reason_code: "NO_HINT", hint_used: false };
         let mut names = Names::default();
         let first = names.of_model("m", calls, || "calls of m".to_owned());
-        let again = names.of_model("m", calls, || unreachable!("it is known"));
+        let again = names.of_model("m", calls, || panic!("it is known"));
         assert!(Rc::ptr_eq(&first, &again));
         for (model, metric) in [
             ("n", calls),

@@ -152,10 +152,11 @@ impl Prepared {
             };
             answer_resolved(&lookup, &request, prompt, foreknown)
         });
-        if policy.eviction == Eviction::Lfu && answer.decision.reason == ReasonCode::PrefixMatch {
-            if let Some(chain) = &answer.chain {
-                matching::credit(state, &request.scope, chain, &answer.decision.ranked);
-            }
+        if policy.eviction == Eviction::Lfu
+            && answer.decision.reason == ReasonCode::PrefixMatch
+            && let Some(chain) = &answer.chain
+        {
+            matching::credit(state, &request.scope, chain, &answer.decision.ranked);
         }
         answer
     }

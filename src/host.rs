@@ -82,6 +82,11 @@ pub trait Host {
     /// Writes a log line.
     fn log(&self, level: Level, message: &str);
 
+    /// Bytes of the VM's memory, which never shrinks; 0 where there is none to speak of.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
     /// The wall clock, Unix time in ms.
     fn now_ms(&self) -> u64 {
         self.now_ns() / 1_000_000

@@ -306,6 +306,22 @@ impl Member {
     }
 }
 
+// === impl Stored ===
+
+impl Stored {
+    /// The same in parts of at most `blocks` blocks, at least 1, each with the block before it.
+    pub fn in_parts(mut self, blocks: usize) -> Vec<Observation> {
+        let mut parts = Vec::with_capacity(self.blocks.len().div_ceil(blocks.max(1)));
+        let all = std::mem::take(&mut self.blocks);
+        for part in all.chunks(blocks.max(1)) {
+            let parent = part.last().map(|block| block.key.clone());
+            parts.push(Observation::Stored(Stored { blocks: part.to_vec(), ..self.clone() }));
+            self.parent = parent;
+        }
+        parts
+    }
+}
+
 // === impl BlockKey ===
 
 impl BlockKey {

@@ -93,14 +93,14 @@ pub const LFU_HALF_LIFE_MS_RANGE: RangeInclusive<u64> = 60_000..=24 * 24 * 60 * 
 /// Allowed `quotas.<tenant>`, in distinct blocks; 0 admits nothing.
 pub const QUOTA_RANGE: RangeInclusive<u64> = 0..=64_000_000;
 /// `limits.pages`: parts in which the index is kept in shared data: about 4,000 pairs in each at the default cap.
-pub const PAGES: u64 = 1_024;
+pub const PAGES: u64 = 4_096;
 /// Allowed `limits.pages`.
 pub const PAGES_RANGE: RangeInclusive<u64> = 1..=32_768;
 /// `limits.log_segments`: slots in the log's ring.
-pub const LOG_SEGMENTS: u64 = 512;
+pub const LOG_SEGMENTS: u64 = 2_048;
 /// Allowed `limits.log_segments`.
 pub const LOG_SEGMENTS_RANGE: RangeInclusive<u64> = 4..=65_536;
 /// `limits.segment_bytes`: the most that one log segment may take.
-pub const SEGMENT_BYTES: u64 = 64 * 1024;
+pub const SEGMENT_BYTES: u64 = 16 * 1024;
 /// Allowed `limits.segment_bytes`.
 pub const SEGMENT_BYTES_RANGE: RangeInclusive<u64> = 4096..=1024 * 1024;

@@ -60,9 +60,9 @@ fn the_smallest_configuration_has_the_defaults() {
                 max_index_entries: 4_000_000,
                 max_index_bytes: 536_870_912,
                 lfu_half_life_ms: None,
-                pages: 1_024,
-                log_segments: 512,
-                segment_bytes: 65_536,
+                pages: 4_096,
+                log_segments: 2_048,
+                segment_bytes: 16_384,
             },
         }
     );

@@ -132,6 +132,11 @@ impl Host for ProxyHost {
         now_ns
     }
 
+    fn memory_bytes(&self) -> u64 {
+        // Pages of 64 KiB.
+        core::arch::wasm32::memory_size(0) as u64 * 65_536
+    }
+
     fn shared_get(&self, key: &str) -> SharedValue {
         let mut cas = 0;
         // SAFETY: key and out pointers live through the call.

@@ -12,6 +12,9 @@ use crate::host::{Host, SharedValue};
 use crate::index::log::{Head, Incarnation, Page, Segment, Unreadable};
 use crate::index::{Index, MAX_PAGES};
 
+/// Segments of a log that are read from the beginning, without any page.
+const SHORT_LOG: u64 = 64;
+
 /// A VM's copy of what the log says.
 #[derive(Debug, Default)]
 pub struct Follower {
@@ -273,6 +276,10 @@ impl Copy {
     /// The first page from `next` on without which the log from `head.first` on is not enough. The dictionary's is
     /// always one: a number in a shard must not be older news than its meaning.
     fn needed_page(&self, next: u32, head: &Head) -> Option<u32> {
+        // A short log from its beginning is quicker to read than all the pages, most of which are empty.
+        if head.first <= 1 && head.last <= SHORT_LOG {
+            return None;
+        }
         (next..head.pages).find(|number| {
             let as_of = self.index.page_as_of(*number).unwrap_or(0);
             *number == 0 || as_of == 0 || as_of + 1 < head.first

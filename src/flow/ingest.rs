@@ -23,6 +23,10 @@ use crate::observation::{
 const MAX_SCOPES: usize = 131_072;
 /// Tenants with a policy that a log may hold.
 const MAX_POLICIES: usize = 4_096;
+/// Bytes of a message that are committed together, about.
+const PIECE_BYTES: usize = 12 * 1024;
+/// Blocks of a record that are.
+const PART_BLOCKS: usize = 512;
 /// Bytes that a record takes beside its keys, about.
 const RECORD_BYTES: usize = 48;
 /// Bytes that a block takes beside its key, about.
@@ -51,13 +55,17 @@ pub struct Ingest {
     /// When the state was last known to be the hub's, Unix time in ms.
     confirmed_ms: u64,
     batches: VecDeque<Batch>,
-    /// Batches taken so far.
+    /// Messages in the queue.
+    queued: u64,
+    /// Messages taken so far, to the end.
     taken: u64,
     queued_bytes: usize,
     queued_pairs: u64,
     max_pairs: u64,
     /// What is too much goes: the index takes more than `max_pairs`.
     evicts: bool,
+    /// The VM has no memory for more.
+    out_of_memory: bool,
     refused: Refused,
 }
 
@@ -68,7 +76,7 @@ pub struct Batch {
     pub records: Vec<Observation>,
     /// The hub's position once they are committed; none while a reset is under way.
     pub position: Option<Position>,
-    /// The message to acknowledge then.
+    /// The message to acknowledge then; 0 if this is not the end of one.
     pub number: u64,
     /// When and from where it came.
     pub heard: Heard,
@@ -97,6 +105,8 @@ pub struct Position {
 pub struct Refused {
     /// The index is full.
     pub full: u64,
+    /// The VM has no memory for more.
+    pub memory: u64,
     /// The log names as many scopes as it may, and this is another one.
     pub scopes: u64,
     /// The block has a time ahead of this clock: taken, with the time now.
@@ -167,11 +177,13 @@ impl Ingest {
             replace_within_ms,
             confirmed_ms: head.heard_ms,
             batches: VecDeque::new(),
+            queued: 0,
             taken: 0,
             queued_bytes: 0,
             queued_pairs: 0,
             max_pairs,
             evicts: false,
+            out_of_memory: false,
             refused: Refused::default(),
         };
         if head.hub_epoch != 0 {
@@ -229,6 +241,11 @@ impl Ingest {
         self.evicts = evicts;
     }
 
+    /// Whether the VM has no memory for more: then nothing is taken in.
+    pub fn set_out_of_memory(&mut self, out_of_memory: bool) {
+        self.out_of_memory = out_of_memory;
+    }
+
     /// Takes what was refused since the last call.
     pub fn take_refused(&mut self) -> Refused {
         std::mem::take(&mut self.refused)
@@ -236,24 +253,33 @@ impl Ingest {
 
     /// Takes batches of together at most `max_bytes`, but at least one, for one commit.
     pub fn take_batch(&mut self, max_bytes: usize) -> Option<Batch> {
-        let mut taken = self.batches.pop_front()?;
-        self.taken += 1;
+        let mut taken = self.pop()?;
         let mut bytes = bytes_of(&taken.records);
         while let Some(next) = self.batches.front() {
             bytes += bytes_of(&next.records);
             if bytes > max_bytes {
                 break;
             }
-            let Some(next) = self.batches.pop_front() else { break };
-            self.taken += 1;
+            let Some(next) = self.pop() else { break };
             taken.records.extend(next.records);
             taken.position = next.position;
-            taken.number = next.number;
-            taken.heard = next.heard;
+            if next.number > 0 || taken.number == 0 {
+                taken.number = next.number;
+                taken.heard = next.heard;
+            }
         }
         self.queued_bytes = self.queued_bytes.saturating_sub(bytes_of(&taken.records));
         self.queued_pairs = self.queued_pairs.saturating_sub(pairs_of(&taken.records));
         Some(taken)
+    }
+
+    fn pop(&mut self) -> Option<Batch> {
+        let batch = self.batches.pop_front()?;
+        if batch.number > 0 {
+            self.taken += 1;
+            self.queued = self.queued.saturating_sub(1);
+        }
+        Some(batch)
     }
 
     /// Queues what a message says. `index` is the leader's.
@@ -262,6 +288,7 @@ impl Ingest {
     /// When the message breaks the stream's contract.
     pub fn accept(&mut self, message: StreamMessage, index: &Index, heard: Heard) -> Result<(), Violation> {
         let here = Position { epoch: message.epoch, sequence: message.sequence };
+        let before = self.position.filter(|_| self.resetting.is_none());
         let mut records = match message.body {
             StreamBody::Reset => {
                 self.begin_reset(index);
@@ -302,15 +329,22 @@ impl Ingest {
         }
         self.end_what_waits_too_long(heard.at_ms, &mut records);
         self.end_unused_scopes(index, &mut records);
-        self.queue(records, message.number, heard);
+        self.queue(records, before, message.number, heard);
         Ok(())
     }
 
-    fn queue(&mut self, records: Vec<Observation>, number: u64, heard: Heard) {
+    /// Queues what a message says, in pieces that are committed one by one. The position is that `before` the message until
+    /// the last of them: who goes on from there hears all of it again.
+    fn queue(&mut self, records: Vec<Observation>, before: Option<Position>, number: u64, heard: Heard) {
         self.queued_bytes += bytes_of(&records);
         self.queued_pairs += pairs_of(&records);
+        let mut pieces = pieces_of(records);
+        let last = pieces.pop().unwrap_or_default();
+        let piece = |records| Batch { records, position: before, number: 0, heard };
+        self.batches.extend(pieces.into_iter().map(piece));
         let position = self.position.filter(|_| self.resetting.is_none());
-        self.batches.push_back(Batch { records, position, number, heard });
+        self.batches.push_back(Batch { records: last, position, number, heard });
+        self.queued += 1;
     }
 
     fn expect_position(&self, epoch: u64, sequence: u64) -> Result<(), Violation> {
@@ -468,6 +502,10 @@ impl Ingest {
             self.refused.scopes += stored.blocks.len() as u64;
             return Ok(());
         };
+        if self.out_of_memory {
+            self.refused.memory += stored.blocks.len() as u64;
+            return Ok(());
+        }
         let taken = usize::try_from(*room).unwrap_or(usize::MAX).min(stored.blocks.len());
         self.refused.full += (stored.blocks.len() - taken) as u64;
         self.refused.future += if stored.last_seen_ms > now_ms { taken as u64 } else { 0 };
@@ -587,6 +625,37 @@ fn older_generations(index: &Index) -> impl Iterator<Item = ReplicaSlot> {
         .replicas()
         .filter(move |(slot, replica)| newest.get(&replica.member).is_some_and(|newest| newest > slot))
         .map(|(slot, _)| slot)
+}
+
+/// Splits records into pieces of about `PIECE_BYTES`; at least one piece.
+fn pieces_of(records: Vec<Observation>) -> Vec<Vec<Observation>> {
+    let mut pieces = vec![Vec::new()];
+    let mut bytes = 0;
+    for record in records {
+        for part in parts_of(record) {
+            let its_bytes = bytes_of(std::slice::from_ref(&part));
+            if bytes > 0 && bytes + its_bytes > PIECE_BYTES {
+                pieces.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += its_bytes;
+            if let Some(piece) = pieces.last_mut() {
+                piece.push(part);
+            }
+        }
+    }
+    pieces
+}
+
+/// A record of many blocks as several of fewer.
+fn parts_of(record: Observation) -> Vec<Observation> {
+    match record {
+        Observation::Removed { replica, scope, keys } if keys.len() > PART_BLOCKS => {
+            keys.chunks(PART_BLOCKS).map(|keys| Observation::Removed { replica, scope, keys: keys.to_vec() }).collect()
+        }
+        Observation::Stored(stored) if stored.blocks.len() > PART_BLOCKS => stored.in_parts(PART_BLOCKS),
+        other => vec![other],
+    }
 }
 
 fn pairs_of(records: &[Observation]) -> u64 {

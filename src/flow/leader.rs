@@ -28,6 +28,10 @@ const UNREADABLE_TICKS: u32 = 50;
 const LONG_AGO_MS: u64 = 1;
 /// Everything is swept once in this time, about.
 const SWEEP_MS: u64 = 30_000;
+/// A VM may have 1 GiB; beyond this much nothing more is taken in, so that what requests need is left.
+const MAX_VM_BYTES: u64 = 960 * 1024 * 1024;
+/// A page is looked at with every tick for so many that there are.
+const PAGES_A_LOOK: u32 = 1_024;
 /// Pairs of a few messages.
 const AHEAD_PAIRS: u64 = 16_384;
 /// Runs, stretches and blocks dropped between two looks at the clock.
@@ -128,7 +132,7 @@ impl Leader {
         serves: bool,
         config: &FilterConfig,
     ) -> Result<(), Deposed> {
-        let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns());
+        let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns() / 2);
         match &mut self.stage {
             LeadStage::CatchingUp { .. } => {
                 let now_ms = host.now_ms();
@@ -238,7 +242,7 @@ impl Leader {
         }
         let due = now_ms.saturating_sub(ready.committed_ms) >= COMMIT_PAUSE_MS;
         if due || ready.ingest.queued_bytes() >= config.limits.segment_bytes {
-            let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns());
+            let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns() / 2);
             ready.commit_queued(host, keys, &mut self.lease, follower, config, until_ns)?;
         }
         Ok(())
@@ -321,6 +325,7 @@ impl Ready {
         let superseded = self.ingest.superseded();
         self.evictor.step(host, keys, lease, follower, (config, &superseded), until_ns)?;
         self.ingest.evicts(self.evictor.is_ready());
+        self.ingest.set_out_of_memory(host.memory_bytes() > MAX_VM_BYTES);
         Ok(())
     }
 
@@ -331,10 +336,12 @@ impl Ready {
             host.count(metrics::SHARED_UNREADABLE, 1);
             self.unreadable_to = self.unreadable_to.max(sequence);
         }
-        let lost_page = self.scrub.lost_page(host, keys, lease.head(), self.checkpoint.as_of());
-        if let Some(number) = lost_page.filter(|_| lease.head().last > 0) {
-            host.count(metrics::SHARED_UNREADABLE, 1);
-            lease.write_page(host, keys, index, &mut self.checkpoint, number)?;
+        for _ in 0..lease.head().pages.div_ceil(PAGES_A_LOOK) {
+            let lost_page = self.scrub.lost_page(host, keys, lease.head(), self.checkpoint.as_of());
+            if let Some(number) = lost_page.filter(|_| lease.head().last > 0) {
+                host.count(metrics::SHARED_UNREADABLE, 1);
+                lease.write_page(host, keys, index, &mut self.checkpoint, number)?;
+            }
         }
         Ok(())
     }
@@ -399,7 +406,12 @@ impl Ready {
             host.log(Level::Warn, "the index is full (limits.max_index_entries): new blocks are not taken");
         }
         self.refused.full += refused.full;
+        if refused.memory > 0 && self.refused.memory == 0 {
+            host.log(Level::Warn, "the VM has no memory for more: new blocks are not taken");
+        }
+        self.refused.memory += refused.memory;
         metrics::count_refused(host, Refusal::Full, refused.full);
+        metrics::count_refused(host, Refusal::Memory, refused.memory);
         metrics::count_refused(host, Refusal::TooManyScopes, refused.scopes);
         metrics::count_refused(host, Refusal::FutureTime, refused.future);
     }

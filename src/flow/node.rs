@@ -19,6 +19,8 @@ use crate::config::{FilterConfig, Limits};
 use crate::host::{Cas, Host, SharedValue, StreamToken};
 use crate::index::log::Head;
 
+/// How long a request may read the log where there is something to answer from already.
+pub const ASK_NS: u64 = 250_000;
 /// The time between two measurements of the index, in ms.
 const MEASURE_MS: u64 = 10_000;
 
@@ -97,13 +99,18 @@ impl Node {
         }
     }
 
-    /// Catches up as far as `budget_ns` allows and says what is known.
+    /// Catches up as far as `budget_ns` allows, [`ASK_NS`] at most once something is known, and says what is known.
     pub fn ask(&mut self, host: &impl Host, budget_ns: u64) -> Knowledge<'_> {
         self.serves = true;
         let head = read_head(host, &self.keys).and_then(|(head, _)| head);
         let mut newest_ms = None;
         if let Some(head) = &head {
             let started_ns = host.now_ns();
+            // What is known serves: a request does little for what came since, the next tick does the rest.
+            let budget_ns = match self.follower.view() {
+                View::Index(_) => budget_ns.min(ASK_NS),
+                View::CatchingUp => budget_ns,
+            };
             let until_ns = started_ns.saturating_add(budget_ns);
             self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
             newest_ms = Some(head.heard_ms).filter(|heard_ms| *heard_ms > 0);
@@ -223,7 +230,7 @@ impl Node {
         *self.driver.get_or_insert(context) == context
     }
 
-    /// True if part of the log is left to read. Only whole ticks sweep, and count against a silent leader.
+    /// True if the log had something new. Only whole ticks sweep, and count against a silent leader.
     fn tick_following(
         &mut self,
         host: &impl Host,
@@ -236,8 +243,11 @@ impl Node {
             && self.serves
         {
             let step_ns = config.limits.max_step_ns();
-            let until_ns = host.now_ns().saturating_add(step_ns);
-            is_behind = !self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
+            let until_ns = host.now_ns().saturating_add(step_ns / 2);
+            let before = self.follower.progress();
+            self.follower.follow(host, &self.keys, head, || host.now_ns() >= until_ns);
+            // While there is news, what comes next is looked for soon, so that requests find little left to read.
+            is_behind = self.follower.progress() != before;
             if is_whole {
                 sweep(host, &mut self.follower, head, config, until_ns.saturating_add(step_ns / 4));
                 self.follower.lag(head).into_iter().for_each(|lag| host.record(metrics::LAG_SEGMENTS, lag));

@@ -9,8 +9,6 @@ use crate::observation::{Observation, Stored};
 
 /// A page that holds fewer pairs is not worth changing for another.
 const FEW_PAIRS: u64 = 256;
-/// Blocks of a report that go to one page together.
-const TOGETHER: usize = 512;
 
 /// Chooses pages.
 #[derive(Debug)]
@@ -32,7 +30,7 @@ impl Pager {
         Pager { page: 0, named: 0, share: share.max(FEW_PAIRS) }
     }
 
-    /// Names a page in each report of `records`, which are committed next; long reports become several.
+    /// Names a page in each report of `records`, which are committed next.
     pub fn name_pages(&mut self, index: &Index, records: Vec<Observation>) -> Vec<Observation> {
         self.named = 0;
         let mut named = Vec::with_capacity(records.len());
@@ -45,27 +43,14 @@ impl Pager {
         named
     }
 
-    fn name_page(&mut self, index: &Index, mut stored: Stored, out: &mut Vec<Observation>) {
-        loop {
-            let rest = (stored.blocks.len() > TOGETHER).then(|| stored.blocks.split_off(TOGETHER));
-            let blocks = stored.blocks.len() as u64;
-            if index.page_pairs(self.page).saturating_add(self.named) >= self.share {
-                self.page = next_page(index, self.page, self.share / 2);
-                self.named = 0;
-            }
-            self.named += blocks;
-            let next = rest.map(|blocks| Stored {
-                parent: stored.blocks.last().map(|block| block.key.clone()),
-                blocks,
-                access_count: stored.access_count,
-                ..stored
-            });
-            out.push(Observation::Stored(Stored { page: self.page, ..stored }));
-            match next {
-                Some(next) => stored = next,
-                None => return,
-            }
+    fn name_page(&mut self, index: &Index, stored: Stored, out: &mut Vec<Observation>) {
+        let blocks = stored.blocks.len() as u64;
+        if index.page_pairs(self.page).saturating_add(self.named) >= self.share {
+            self.page = next_page(index, self.page, self.share / 2);
+            self.named = 0;
         }
+        self.named += blocks;
+        out.push(Observation::Stored(Stored { page: self.page, ..stored }));
     }
 }
 
@@ -106,7 +91,8 @@ mod tests {
         let mut index = Index::new(4);
         let mut pager = Pager::new(4, 2_048);
         let mut sequence = 0;
-        for (blocks, expected) in [(0..1_024, vec![(0, 512), (0, 512)]), (2_000..2_001, vec![(1, 1)])] {
+        for (blocks, expected) in [(0..512, vec![(0, 512)]), (512..1_024, vec![(0, 512)]), (2_000..2_001, vec![(1, 1)])]
+        {
             let records = pager.name_pages(&index, vec![report(blocks)]);
             assert_eq!(pages_of(&records), expected);
             for record in records {
@@ -118,14 +104,5 @@ mod tests {
         let many: Vec<Observation> = (0..6).map(|at| report(10_000 + at * 512..10_512 + at * 512)).collect();
         let records = pager.name_pages(&index, many);
         assert_eq!(pages_of(&records), [(1, 512), (1, 512), (2, 512), (2, 512), (3, 512), (3, 512)]);
-    }
-
-    #[test]
-    fn the_second_half_of_a_long_report_follows_the_first() {
-        let records = Pager::new(4, 2_048).name_pages(&Index::new(4), vec![report(0..700)]);
-        let [Observation::Stored(first), Observation::Stored(second)] = &records[..] else { panic!("{records:?}") };
-        assert_eq!((first.blocks.len(), second.blocks.len()), (512, 188));
-        assert_eq!((first.parent.clone(), second.parent.clone()), (None, Some(BlockKey::Hash64(511))));
-        assert!(second.chained && second.last_seen_ms == 1);
     }
 }

@@ -346,3 +346,19 @@ fn a_log_holds_a_bounded_number_of_policies() {
     let known = leader.index.dictionary().policy(Some("t0")).map(|policy| policy.minimum_prefix_tokens);
     assert_eq!(known, Some(7), "a policy that is known can change");
 }
+
+#[test]
+fn a_vm_without_memory_takes_nothing_in_and_goes_on_with_everything_else() {
+    let mut leader = Leader::new(100);
+    leader.reset(vec![scope(1, "a"), up(1), stored(1, 0..3), complete(1)]);
+    leader.ingest.set_out_of_memory(true);
+    let removed =
+        Observation::Removed { replica: ReplicaSlot(1), scope: ScopeSlot(1), keys: vec![BlockKey::Hash64(0)] };
+    leader.hear(2, StreamBody::Delta { first_sequence: 1, observations: vec![stored(1, 10..14), removed] }).unwrap();
+    leader.commit();
+    assert_eq!((leader.ingest.take_refused().memory, leader.pairs()), (4, 2));
+    leader.ingest.set_out_of_memory(false);
+    leader.delta(3, vec![stored(1, 10..14)]).unwrap();
+    leader.commit();
+    assert_eq!((leader.ingest.take_refused(), leader.pairs()), (Refused::default(), 6));
+}

@@ -23,7 +23,7 @@ pub struct UnusedScopes {
 
 #[derive(Clone, Copy, Debug)]
 struct Unused {
-    /// How many batches must have been taken.
+    /// How many messages must have been taken.
     after: u64,
     /// The log may still have a number of the hub's for it.
     published: bool,
@@ -32,7 +32,7 @@ struct Unused {
 // === impl UnusedScopes ===
 
 impl UnusedScopes {
-    /// `slot` is out of use; it may end when `after` batches have been taken.
+    /// `slot` is out of use; it may end when `after` messages have been taken.
     pub fn add(&mut self, slot: ScopeSlot, after: u64) {
         self.scopes.insert(slot, Unused { after, published: after > 0 });
     }
@@ -57,7 +57,7 @@ impl UnusedScopes {
 impl Ingest {
     /// After a reset: the scopes that it did not announce.
     pub(super) fn find_unused_scopes(&mut self) {
-        let after = self.next_batch();
+        let after = self.after_this_message();
         let mut unused = UnusedScopes::default();
         self.names.values().for_each(|slot| unused.add(*slot, after));
         for scope in self.scopes.values() {
@@ -71,7 +71,7 @@ impl Ingest {
     /// The hub gives a scope up. One that it never announced to this subscriber is none of the log's.
     pub(super) fn scope_gone(&mut self, published: ScopeSlot) {
         if let Some(PublishedScope::Named(slot)) = self.scopes.remove(&published) {
-            self.unused.add(slot, self.next_batch());
+            self.unused.add(slot, self.after_this_message());
         }
     }
 
@@ -93,8 +93,8 @@ impl Ingest {
         }
     }
 
-    /// How many batches have been taken once the one that is being made is.
-    fn next_batch(&self) -> u64 {
-        self.taken + self.batches.len() as u64 + 1
+    /// How many messages have been taken once the one that is being read is.
+    fn after_this_message(&self) -> u64 {
+        self.taken + self.queued + 1
     }
 }

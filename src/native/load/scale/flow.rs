@@ -1,7 +1,7 @@
 //! Part `flow`: requests on an idle index and on one that changes all the time, in turn, in one run.
 //!
-//! What changes beside the filter's work is the machine's: publishers, hub and Envoy share its cores. Requests to the
-//! listener without the filter, sent in between, show how much of the difference that is.
+//! What changes beside the filter's work is the machine's: publishers, hub and Envoy share its cores. Requests past Envoy,
+//! sent in between, show how much of the difference that is.
 
 use std::time::{Duration, Instant};
 
@@ -114,11 +114,13 @@ fn judge(phases: &[Phase], changes: usize, verdicts: &mut Verdicts) {
     let (idle, busy) = (all(false), all(true));
     let ratio = |of: fn(&Outcome) -> Latencies, share| of(&busy).percentile_ms(share) / of(&idle).percentile_ms(share);
     println!(
-        "busy / idle: p50 {:.2}, p99 {:.2} with the filter; p50 {:.2}, p99 {:.2} without it",
+        "busy / idle: p50 {:.2}, p99 {:.2} with the filter; p50 {:.2}, p99 {:.2} without it; p50 {:.2}, p99 {:.2} past Envoy",
         ratio(Outcome::filtered, 0.5),
         ratio(Outcome::filtered, 0.99),
         ratio(|outcome| outcome.plain.clone(), 0.5),
         ratio(|outcome| outcome.plain.clone(), 0.99),
+        ratio(|outcome| outcome.direct.clone(), 0.5),
+        ratio(|outcome| outcome.direct.clone(), 0.99),
     );
     verdicts.at_most("p99 of requests, busy / idle", 1.5, ratio(Outcome::filtered, 0.99));
     verdicts.none("requests not answered", idle.sent + busy.sent - idle.answered - busy.answered);
@@ -139,8 +141,8 @@ fn judge(phases: &[Phase], changes: usize, verdicts: &mut Verdicts) {
 
 impl Phase {
     const HEAD: &str = "| phase | requests | not answered | hinted | p50 ms | p99 ms | ids p99 | hashes p99 | no filter p50 | no filter \
-         p99 | changes/s made | applied/s | all known after s | seen p50 ms | seen max ms | log segments/s | steps | up to 1 ms % | up to 5 ms % | Envoy cores | hub cores | load |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+         p99 | past Envoy p99 | changes/s made | applied/s | all known after s | seen p50 ms | seen max ms | log segments/s | steps | up to 1 ms % | up to 5 ms % | Envoy cores | hub cores | load |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
     /// What the hub took in, over the time until the index had all of it.
     fn applied_per_second(&self) -> f64 {
@@ -158,7 +160,7 @@ impl std::fmt::Display for Phase {
         let cores = |after: u64, before: u64| after.saturating_sub(before) as f64 / 1_000.0 / seconds;
         write!(
             f,
-            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.1} | {} | {} | {} | {:.2} \
+            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.1} | {} | {} | {} | {:.2} \
              | {:.2} | {} |",
             if self.busy { "busy" } else { "idle" },
             outcome.sent,
@@ -170,6 +172,7 @@ impl std::fmt::Display for Phase {
             outcome.hashes.percentile_ms(0.99),
             outcome.plain.percentile_ms(0.5),
             outcome.plain.percentile_ms(0.99),
+            outcome.direct.percentile_ms(0.99),
             self.changed as f64 / seconds,
             self.applied_per_second(),
             self.settled.as_secs_f64(),

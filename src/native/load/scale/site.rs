@@ -91,7 +91,8 @@ impl Site {
 
     /// Where requests go.
     pub fn target(&self, connections: usize, per_second: f64) -> Target {
-        Target { filtered: self.stack.envoy_url(), plain: self.stack.plain_url(), connections, per_second }
+        let (filtered, plain, direct) = (self.stack.envoy_url(), self.stack.plain_url(), self.stack.engine_url(0));
+        Target { filtered, plain, direct, connections, per_second }
     }
 
     /// Blocks that the hub knows to be held.

@@ -1,7 +1,8 @@
 //! Requests at a steady rate over a few connections, each sent when the one before is answered.
 //!
-//! Three kinds take turns: token ids in the body, block hashes in the headers, and the same body to a listener without
-//! the filter, which shows what the machine alone does to latencies. Prompts are spread over all replicas.
+//! Four kinds take turns: token ids in the body, block hashes in the headers, the same body to a listener without the
+//! filter, which shares Envoy's workers, and the same past Envoy, which shares only the machine. Prompts are spread over
+//! all replicas.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +33,8 @@ pub struct Target {
     pub filtered: String,
     /// The listener without it.
     pub plain: String,
+    /// An engine.
+    pub direct: String,
     /// Connections.
     pub connections: usize,
     /// Requests a second, over all connections.
@@ -55,6 +58,8 @@ pub struct Outcome {
     pub hashes: Latencies,
     /// Of requests past the filter.
     pub plain: Latencies,
+    /// Of requests past Envoy.
+    pub direct: Latencies,
     /// The first failure.
     pub failure: Option<String>,
 }
@@ -70,6 +75,7 @@ enum Kind {
     Body,
     Hashes,
     Plain,
+    Direct,
 }
 
 // === impl Traffic ===
@@ -112,10 +118,11 @@ async fn ask_steadily(target: Target, pool: Arc<Pool>, numbers: Arc<AtomicU64>, 
         }
         let number = numbers.fetch_add(1, Ordering::Relaxed);
         let Some(conversation) = pool.some_held(number) else { continue };
-        let kind = match number % 3 {
+        let kind = match number % 4 {
             0 => Kind::Body,
             1 => Kind::Hashes,
-            _ => Kind::Plain,
+            2 => Kind::Plain,
+            _ => Kind::Direct,
         };
         ask(&client, &target, kind, &conversation, &mut outcome).await;
     }
@@ -125,7 +132,11 @@ async fn ask_steadily(target: Target, pool: Arc<Pool>, numbers: Arc<AtomicU64>, 
 async fn ask(client: &Client, target: &Target, kind: Kind, conversation: &Conversation, outcome: &mut Outcome) {
     let (head, body) =
         if kind == Kind::Hashes { (by_hashes(conversation), Bytes::new()) } else { by_ids(conversation) };
-    let base = if kind == Kind::Plain { &target.plain } else { &target.filtered };
+    let base = match kind {
+        Kind::Body | Kind::Hashes => &target.filtered,
+        Kind::Plain => &target.plain,
+        Kind::Direct => &target.direct,
+    };
     let url = format!("{base}/v1/completions");
     outcome.sent += 1;
     let start = Instant::now();
@@ -138,6 +149,7 @@ async fn ask(client: &Client, target: &Target, kind: Kind, conversation: &Conver
                 Kind::Body => outcome.body.add(took),
                 Kind::Hashes => outcome.hashes.add(took),
                 Kind::Plain => return outcome.plain.add(took),
+                Kind::Direct => return outcome.direct.add(took),
             }
             outcome.judge(&Decision::of(&answer), conversation);
         }
@@ -164,6 +176,7 @@ impl Outcome {
         self.body.extend(other.body);
         self.hashes.extend(other.hashes);
         self.plain.extend(other.plain);
+        self.direct.extend(other.direct);
         self.failure = self.failure.or(other.failure);
         self
     }

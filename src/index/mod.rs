@@ -207,6 +207,11 @@ impl Index {
         self.runs.keys_of(scope)
     }
 
+    /// How many distinct blocks are held for a tenant at least: none that only ended generations may hold counts.
+    pub fn keys_of_tenant(&self, tenant_id: &str) -> u64 {
+        self.dictionary.scopes_of(tenant_id).map(|scope| self.runs.keys_at_least(scope)).sum()
+    }
+
     /// The scopes that a generation holds something in, in order.
     pub fn scopes_of(&self, replica: ReplicaSlot) -> Vec<ScopeSlot> {
         let mut scopes: Vec<ScopeSlot> = self.runs.scopes_of(replica).collect();

@@ -110,10 +110,10 @@ fn of_a_tenant_with_a_quota_the_block_that_nobody_reported_for_longest_goes_ever
     store(&mut index, 1, &[3], 7, None);
     let mut prefixes = Prefixes::new([String::from("t")].iter());
     while !prefixes.build(&index, 1) {}
-    let mut victims = keys(&prefixes.next(&index, "t", 2));
+    let mut victims = keys(&prefixes.next(&index, "t", 2, 100));
     victims.sort_unstable();
     assert_eq!(victims, [(2, 1), (2, 2), (3, 1)]);
-    assert_eq!(keys(&prefixes.next(&index, "u", 2)), []);
+    assert_eq!(keys(&prefixes.next(&index, "u", 2, 100)), []);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn nothing_of_the_reserved_tenant_goes() {
     let mut index = index(RESERVED_TENANT);
     store(&mut index, 1, &[1], 5, None);
     assert_eq!(keys(&order(&index, false).next(&index, 9, |_| true)), []);
-    assert_eq!(Excess::of(&index, &config(), &[]), Excess { pairs: 0, memory: false });
+    assert_eq!(Excess::of(&index, &config(), &[], 0), Excess { pairs: 0, memory: false });
 }
 
 fn config() -> FilterConfig {
@@ -134,6 +134,42 @@ fn what_is_about_to_end_does_not_count_for_the_cap() {
     let mut index = index("t");
     store(&mut index, 1, &[1, 2, 3], 5, None);
     store(&mut index, 2, &[1, 2], 5, None);
-    assert_eq!(Excess::of(&index, &config(), &[]).pairs, 4);
-    assert_eq!(Excess::of(&index, &config(), &[ReplicaSlot(1)]).pairs, 1);
+    assert_eq!(Excess::of(&index, &config(), &[], 0).pairs, 4);
+    assert_eq!(Excess::of(&index, &config(), &[ReplicaSlot(1)], 0).pairs, 1);
+}
+
+#[test]
+fn an_order_of_which_most_is_no_longer_true_is_made_anew() {
+    let mut index = index("t");
+    let mut orders = Orders::new(&config());
+    while !orders.build(&index, &config()) {}
+    for at_ms in 0..FEW_ENTRIES as u64 + 10 {
+        store(&mut index, 1, &[1, 2], at_ms, None);
+        let changes = index.take_journal();
+        orders.order.note(&index, &changes, |_| false);
+    }
+    assert!(orders.has_grown(), "{} entries for one stretch", orders.entries());
+    let mut anew = Orders::new(&config());
+    while !anew.build(&index, &config()) {}
+    assert_eq!((anew.entries(), anew.has_grown()), (1, false));
+    assert_eq!(keys(&anew.order.next(&index, 9, |_| true)), keys(&orders.order.next(&index, 9, |_| true)));
+}
+
+#[test]
+fn much_that_is_alike_goes_a_part_at_a_time() {
+    let mut index = index("t");
+    for key in 0..5_000 {
+        store(&mut index, 1, &[key], 5, None);
+    }
+    let mut order = order(&index, false);
+    let mut gone = 0;
+    while index.pairs() > 0 {
+        let victims = order.next(&index, 700, |_| true);
+        assert!(!victims.is_empty() && victims.len() <= 700);
+        gone += victims.len();
+        for Victim { scope, key, replica } in victims {
+            index.apply(3, Observation::Removed { replica, scope, keys: vec![key] });
+        }
+    }
+    assert_eq!((gone, order.next(&index, 1, |_| true)), (5_000, vec![]));
 }

@@ -196,6 +196,12 @@ impl Runs {
         self.holders.holding()
     }
 
+    /// How many distinct blocks somebody holds in a scope at least: without any that replicas which were cleared may be the
+    /// last to hold.
+    pub fn keys_at_least(&self, scope: ScopeSlot) -> u64 {
+        self.keys_of(scope).saturating_sub(self.holders.retired_in(scope))
+    }
+
     /// The scopes that hold blocks, in no order.
     pub fn scopes(&self) -> impl Iterator<Item = ScopeSlot> {
         self.keys.keys().copied()

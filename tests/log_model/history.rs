@@ -14,7 +14,7 @@ pub const STEPS: u64 = 90;
 /// The longest chain.
 pub const BLOCKS: u64 = 20;
 /// A leader begins to order what it has at three quarters of the cap, and no report is longer than the last quarter.
-const LEAST_CAP: usize = 36;
+const LEAST_CAP: usize = 4;
 /// Tokens of a block.
 pub const TOKENS: u32 = 16;
 pub const VMS: usize = 4;
@@ -128,7 +128,7 @@ pub fn history(seed: u64) -> History {
     let quotas = random.below(2) == 0;
     let mut bounds = Bounds::default();
     if !quotas || random.below(2) == 0 {
-        bounds.cap = Some(LEAST_CAP + random.below(30) as usize);
+        bounds.cap = Some(LEAST_CAP + random.below(62) as usize);
     }
     if quotas {
         bounds.quotas.extend([("t".to_owned(), 2 + random.below(14) as usize)]);
@@ -136,7 +136,7 @@ pub fn history(seed: u64) -> History {
     }
     let ttl_s = random.pick(&[20, 60, 3_600]);
     let (pages, segments) = (1 + random.below(5), 4 + random.below(6));
-    let may_restart = bounds.quotas.is_empty();
+    let may_restart = true;
     let up = (0..REPLICAS).map(|replica| Step::Say(Said::Up { replica, complete: true }, Fate::Leads));
     let told = (0..STEPS).map(|mark_ms| step(&mut random, mark_ms, may_restart));
     let steps = up.chain(told).collect();

@@ -40,6 +40,7 @@ impl Runs {
         known: impl Fn(ReplicaSlot) -> bool,
     ) -> Swept {
         let mut swept = Swept::default();
+        self.pages.tidy_next(&self.slab);
         let mut left = budget.max(1);
         while left > 0 && self.sweep_next < until.min(self.slab.numbers()) {
             let visited = self.slab.get(self.sweep_next).map_or(0, |run| run.stretches.len());
@@ -75,10 +76,13 @@ impl Runs {
         wanted: impl Fn(ScopeSlot, ReplicaSlot, u64) -> bool,
     ) -> (Vec<(ScopeSlot, KeyRef<'_>, ReplicaSlot)>, u32) {
         let (mut found, mut left, mut number) = (Vec::new(), budget.max(1), self.sweep_next);
-        while left > 0
-            && let Some(run) = self.slab.get(number)
-        {
+        while left > 0 && number < self.slab.numbers() {
             let before = found.len();
+            // A number without a run is one of which nothing is left.
+            let Some(run) = self.slab.get(number) else {
+                (left, number) = (left - 1, number + 1);
+                continue;
+            };
             for stretch in &run.stretches {
                 let last_seen_ms = stretch.last_seen_ms().max(self.holders.reasserted_ms(stretch.holder));
                 let Some(replica) = self.holders.replica(stretch.holder) else { continue };
@@ -129,6 +133,7 @@ impl Runs {
 
     fn end_of_sweep(&mut self, known: impl Fn(ReplicaSlot) -> bool) {
         self.holders.pass(known);
+        self.slab.give_back();
         let (slab, holders) = (&self.slab, &self.holders);
         self.loose.retain(|(scope, holder), number| {
             holders.replica(*holder).is_some()

@@ -186,6 +186,11 @@ impl Runs {
         self.keys.get(&scope).copied().unwrap_or(0)
     }
 
+    /// Of [those](Runs::keys_of), how many are certain to be held by a replica that was not cleared.
+    pub fn keys_at_least(&self, scope: ScopeSlot) -> u64 {
+        self.keys_of(scope).saturating_sub(self.holders.retired_in(scope))
+    }
+
     /// The scopes that a replica holds something in, in no order.
     pub fn scopes_of(&self, replica: ReplicaSlot) -> impl Iterator<Item = ScopeSlot> {
         self.holders.scopes_of(replica)

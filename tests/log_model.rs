@@ -35,7 +35,7 @@ use bounded::Flaw;
 use history::{History, Step, history};
 use world::{Seen, run};
 
-const HISTORIES: u64 = 300;
+const HISTORIES: u64 = 200;
 
 /// Leaves steps out, in ever smaller pieces, while what is left still fails.
 fn shrink(mut history: History, fails: impl Fn(&History) -> bool) -> History {

@@ -97,8 +97,8 @@ impl Evictor {
         if !orders.built {
             return Ok(());
         }
-        let tenants: Vec<&String> = config.quotas.keys().collect();
-        for tenant_id in tenants {
+        orders.make_certain(host, lease, follower, config, until_ns);
+        for tenant_id in config.quotas.keys() {
             orders.keep_quota(host, keys, lease, follower, (config, tenant_id), until_ns)?;
         }
         orders.keep_cap(host, keys, lease, follower, (config, superseded), until_ns)
@@ -125,6 +125,26 @@ impl Orders {
         Orders { order: Order::default(), prefixes: Prefixes::new(config.quotas.keys()), built: false }
     }
 
+    /// Finds out how much a tenant has that seems to have too much, ended generations left out.
+    fn make_certain(
+        &mut self,
+        host: &impl Host,
+        lease: &Lease,
+        follower: &mut Follower,
+        config: &FilterConfig,
+        until_ns: u64,
+    ) {
+        let Some(index) = follower.index_mut_of(lease.head()) else { return };
+        let is_uncertain = |index: &Index| {
+            config.quotas.iter().any(|(tenant_id, quota)| {
+                let most = blocks_of(index, tenant_id, Index::keys_of);
+                most > *quota && blocks_of(index, tenant_id, Index::keys_at_least) < most
+            })
+        };
+        while is_uncertain(index) && !index.drop_ended(BUILD_STEP) && host.now_ns() < until_ns {}
+        self.catch_up(follower, lease.head(), config);
+    }
+
     fn keep_quota(
         &mut self,
         host: &impl Host,
@@ -137,7 +157,8 @@ impl Orders {
         let quota = config.quotas.get(tenant_id).copied().unwrap_or(u64::MAX);
         while lease.has_room() && host.now_ns() < until_ns {
             let Some(index) = follower.index_of(lease.head()) else { break };
-            let excess = blocks_of(index, tenant_id).saturating_sub(quota);
+            // What of it only ended generations hold may not be known yet: a tenant never loses what it may keep.
+            let excess = blocks_of(index, tenant_id, Index::keys_at_least).saturating_sub(quota);
             let max = usize::try_from(excess).unwrap_or(usize::MAX).min(AT_ONCE);
             let victims = if max > 0 { self.prefixes.next(index, tenant_id, max) } else { Vec::new() };
             if victims.is_empty() {
@@ -236,11 +257,10 @@ pub fn policy<'a>(index: &'a Index, config: &'a FilterConfig, scope: &Scope) -> 
     config.policies.effective(&scope.tenant_id, |tenant_id| index.dictionary().policy(tenant_id))
 }
 
-/// Distinct blocks that are held for a tenant, no more than there are: what only ended generations hold is known when the
-/// sweep has come by. Before, the tenant may have more, but never loses what it may keep.
-fn blocks_of(index: &Index, tenant_id: &str) -> u64 {
+/// Distinct blocks that are held for a tenant, as `keys` counts them in a scope.
+fn blocks_of(index: &Index, tenant_id: &str, keys: impl Fn(&Index, ScopeSlot) -> u64) -> u64 {
     let scopes = index.dictionary().scopes().filter(|(_, scope)| scope.tenant_id == tenant_id);
-    scopes.map(|(slot, _)| index.keys_at_least(slot)).sum()
+    scopes.map(|(slot, _)| keys(index, slot)).sum()
 }
 
 #[cfg(test)]

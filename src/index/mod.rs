@@ -347,6 +347,14 @@ impl Index {
         swept
     }
 
+    /// Drops what generations hold that have ended, for about `budget` steps, wherever the sweep is. True when none of it is
+    /// left, and every count is exact.
+    pub fn drop_ended(&mut self, budget: usize) -> bool {
+        let dropped = self.runs.drop_cleared(budget);
+        self.take_turns();
+        dropped
+    }
+
     /// Where the sweep is.
     pub fn sweep_at(&self) -> u32 {
         self.runs.sweep_at().0

@@ -13,7 +13,7 @@ use crate::random::Random;
 pub const STEPS: u64 = 90;
 /// The longest chain.
 pub const BLOCKS: u64 = 20;
-/// A leader begins to order what it has at three quarters of the cap, and no report is longer than the last quarter.
+/// Less than most reports are long.
 const LEAST_CAP: usize = 4;
 /// Tokens of a block.
 pub const TOKENS: u32 = 16;
@@ -136,14 +136,13 @@ pub fn history(seed: u64) -> History {
     }
     let ttl_s = random.pick(&[20, 60, 3_600]);
     let (pages, segments) = (1 + random.below(5), 4 + random.below(6));
-    let may_restart = true;
     let up = (0..REPLICAS).map(|replica| Step::Say(Said::Up { replica, complete: true }, Fate::Leads));
-    let told = (0..STEPS).map(|mark_ms| step(&mut random, mark_ms, may_restart));
+    let told = (0..STEPS).map(|mark_ms| step(&mut random, mark_ms));
     let steps = up.chain(told).collect();
     History { bounds, ttl_s, pages, segments, steps }
 }
 
-fn step(random: &mut Random, mark_ms: u64, may_restart: bool) -> Step {
+fn step(random: &mut Random, mark_ms: u64) -> Step {
     let vm = random.below(VMS as u64) as usize;
     match random.below(100) {
         0..68 => Step::Say(said(random, mark_ms), fate(random)),
@@ -152,7 +151,7 @@ fn step(random: &mut Random, mark_ms: u64, may_restart: bool) -> Step {
         84..89 => Step::Stall(vm),
         89..92 => Step::Wake,
         92..94 => Step::Replace(vm),
-        94 if may_restart => Step::RestartHub,
+        94 => Step::RestartHub,
         _ => Step::Check(vm),
     }
 }

@@ -173,6 +173,11 @@ impl Holders {
         self.retired.get(&scope).copied().unwrap_or(0)
     }
 
+    /// Whether there are any.
+    pub fn any_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
     /// Counts blocks that a holder no longer has; those of a retired one have been discounted.
     pub fn lose(&mut self, scope: ScopeSlot, holder: HolderId, blocks: u64) {
         let Some(known) = self.known.get_mut(holder.0 as usize) else { return };

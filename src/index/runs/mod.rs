@@ -94,6 +94,7 @@ pub struct Runs {
     /// What changed, while somebody keeps an order of it.
     journal: Option<Journal>,
     sweep_next: u32,
+    drop_next: u32,
     /// The block removed last: its neighbour is likely to be the next.
     removed_last: Place,
 }
@@ -162,6 +163,7 @@ impl Runs {
             loose: HashMap::new(),
             journal: None,
             sweep_next: 1,
+            drop_next: 1,
             removed_last: Place { run: 0, at: 0 },
         }
     }

@@ -63,6 +63,19 @@ impl Runs {
         swept
     }
 
+    /// Drops what replicas hold that were cleared, beside the sweep and with a place of its own: goes on for about `budget` runs
+    /// and blocks. True when nothing of them is left.
+    pub fn drop_cleared(&mut self, budget: usize) -> bool {
+        let mut left = budget.max(1);
+        while left > 0 && self.holders.any_retired() {
+            self.drop_next = if self.drop_next < self.slab.numbers() { self.drop_next } else { 1 };
+            let (_, blocks) = self.sweep_run(self.drop_next, &mut |_, _, _| true);
+            self.drop_next += 1;
+            left = left.saturating_sub(1 + blocks);
+        }
+        !self.holders.any_retired()
+    }
+
     /// The number of the run that the sweep goes on with, and one more than the highest number.
     pub fn sweep_at(&self) -> (u32, u32) {
         (self.sweep_next, self.slab.numbers())

@@ -118,7 +118,8 @@ impl Order {
             let mut heap = BinaryHeap::new();
             for run in &runs {
                 let Some((scope, follows)) = index.runs().run(*run) else { continue };
-                for span in index.runs().spans(*run).filter(|span| of_rank(scope, span) && counts(span.replica)) {
+                let of_rank = index.runs().spans(*run).filter(|span| of_rank(scope, span) && counts(span.replica));
+                for span in joined(of_rank) {
                     let ends = if follows { span.until - 1..span.until } else { span.from..span.until };
                     for at in ends {
                         let from = if follows { span.from } else { at };
@@ -215,6 +216,18 @@ impl Prefixes {
         let (scope, _) = index.runs().run(run)?;
         self.tenants.get_mut(&index.dictionary().scope(scope)?.tenant_id)
     }
+}
+
+/// Spans that go on one after the other become one: in what does not count here they may differ.
+fn joined(spans: impl Iterator<Item = Span>) -> Vec<Span> {
+    let mut joined: Vec<Span> = Vec::new();
+    for span in spans {
+        match joined.last_mut().filter(|last| (last.replica, last.until) == (span.replica, span.from)) {
+            Some(last) => last.until = span.until,
+            None => joined.push(span),
+        }
+    }
+    joined
 }
 
 /// Lets candidates go in order until there are `max` victims; the runs of those that are left.

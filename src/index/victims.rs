@@ -11,6 +11,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
@@ -66,8 +67,8 @@ struct Candidate {
     replica: ReplicaSlot,
     run: u32,
     at: usize,
-    /// The first offset of what is alike before it, if that is to go after it.
-    from: usize,
+    /// What is alike before it, if that is to go after it: ranges of offsets, the last of them at the end.
+    earlier: Vec<(usize, usize)>,
 }
 
 // === impl Order ===
@@ -119,12 +120,11 @@ impl Order {
             for run in &runs {
                 let Some((scope, follows)) = index.runs().run(*run) else { continue };
                 let of_rank = index.runs().spans(*run).filter(|span| of_rank(scope, span) && counts(span.replica));
-                for span in joined(of_rank) {
-                    let ends = if follows { span.until - 1..span.until } else { span.from..span.until };
-                    for at in ends {
-                        let from = if follows { span.from } else { at };
-                        heap.extend(Candidate::new(index, scope, (*run, at, from), Some(span.replica)).map(Reverse));
-                    }
+                let spans: Vec<Span> = of_rank.collect();
+                for alike in spans.chunk_by(|one, next| one.replica == next.replica) {
+                    let replica = alike.first().map(|span| span.replica);
+                    let alike = alike.iter().map(|span| span.from..span.until);
+                    heap.extend(candidates(index, (scope, *run, follows), alike, replica).into_iter().map(Reverse));
                 }
             }
             let left = go(index, heap, max, &mut victims, |_, candidate, out| out.push(candidate.victim(index)));
@@ -189,17 +189,9 @@ impl Prefixes {
                     let covering = spans.iter().filter(|span| span.from <= at && at < span.until);
                     covering.map(|span| span.last_seen_ms).max() == Some(last_seen_ms)
                 };
-                let mut alike: Vec<(usize, usize)> = Vec::new();
                 let ends = spans.iter().map(|span| span.until).max().unwrap_or(0);
-                for at in (0..ends).filter(|at| newest(*at)) {
-                    match alike.last_mut().filter(|(_, until)| follows && *until == at) {
-                        Some((_, until)) => *until = at + 1,
-                        None => alike.push((at, at + 1)),
-                    }
-                }
-                for (from, until) in alike {
-                    heap.extend(Candidate::new(index, scope, (*run, until - 1, from), None).map(Reverse));
-                }
+                let alike = (0..ends).filter(|at| newest(*at)).map(|at| at..at + 1);
+                heap.extend(candidates(index, (scope, *run, follows), alike, None).into_iter().map(Reverse));
             }
             let left = go(index, heap, max, &mut victims, |index, candidate, out| {
                 let Some(key) = index.runs().run_key(candidate.run, candidate.at) else { return };
@@ -218,16 +210,27 @@ impl Prefixes {
     }
 }
 
-/// Spans that go on one after the other become one: in what does not count here they may differ.
-fn joined(spans: impl Iterator<Item = Span>) -> Vec<Span> {
-    let mut joined: Vec<Span> = Vec::new();
-    for span in spans {
-        match joined.last_mut().filter(|last| (last.replica, last.until) == (span.replica, span.from)) {
-            Some(last) => last.until = span.until,
-            None => joined.push(span),
+/// What of a run is alike, in order: its last block, if the run's blocks follow each other, or each by itself.
+fn candidates(
+    index: &Index,
+    (scope, run, follows): (ScopeSlot, u32, bool),
+    alike: impl Iterator<Item = Range<usize>>,
+    replica: Option<ReplicaSlot>,
+) -> Vec<Candidate> {
+    if !follows {
+        return alike.flatten().filter_map(|at| Candidate::new(index, scope, (run, at, Vec::new()), replica)).collect();
+    }
+    let mut earlier: Vec<(usize, usize)> = Vec::new();
+    for Range { start, end } in alike {
+        match earlier.last_mut().filter(|(_, until)| *until == start) {
+            Some((_, until)) => *until = end,
+            None => earlier.push((start, end)),
         }
     }
-    joined
+    let Some((from, until)) = earlier.pop() else { return Vec::new() };
+    let Some(at) = until.checked_sub(1) else { return Vec::new() };
+    earlier.extend((from < at).then_some((from, at)));
+    Candidate::new(index, scope, (run, at, earlier), replica).into_iter().collect()
 }
 
 /// Lets candidates go in order until there are `max` victims; the runs of those that are left.
@@ -257,7 +260,7 @@ impl Candidate {
     fn new(
         index: &Index,
         scope: ScopeSlot,
-        (run, at, from): (u32, usize, usize),
+        (run, at, earlier): (u32, usize, Vec<(usize, usize)>),
         replica: Option<ReplicaSlot>,
     ) -> Option<Candidate> {
         let scope = Arc::clone(index.dictionary().scope_name(scope)?);
@@ -267,12 +270,14 @@ impl Candidate {
         };
         let hash = bytes(&index.runs().run_key(run, at)?);
         let counts = scope.tenant_id != RESERVED_TENANT;
-        counts.then_some(Candidate { scope, hash, replica_id, replica: replica.unwrap_or_default(), run, at, from })
+        counts.then_some(Candidate { scope, hash, replica_id, replica: replica.unwrap_or_default(), run, at, earlier })
     }
 
     /// The one that is to go after it.
-    fn before(self, index: &Index) -> Option<Candidate> {
-        let at = self.at.checked_sub(1).filter(|at| *at >= self.from)?;
+    fn before(mut self, index: &Index) -> Option<Candidate> {
+        let (from, until) = self.earlier.pop()?;
+        let at = until.checked_sub(1)?;
+        self.earlier.extend((from < at).then_some((from, at)));
         let hash = bytes(&index.runs().run_key(self.run, at)?);
         Some(Candidate { at, hash, ..self })
     }

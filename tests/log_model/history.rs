@@ -2,7 +2,8 @@
 //!
 //! Numbers are concrete, so that any step can be left out. No two reports have the same time, and along a chain keys
 //! get smaller: so what is equally old lies in one report, where both what comes later in the prompt and what has the
-//! smaller key goes first.
+//! smaller key goes first. They must get smaller: a report need not be one run in every leader's index (one that loaded pages
+//! may find a prompt's blocks in several, and single blocks are in no run), and between runs the smaller key goes first.
 
 use warmroute::observation::{BlockKey, Member, Scope, Tier};
 use warmroute::routing::policy::Eviction;

@@ -77,6 +77,19 @@ fn a_run_goes_from_its_end_whatever_hits_it_has_where_they_do_not_count() {
 }
 
 #[test]
+fn what_is_alike_in_a_run_goes_from_its_end_whatever_is_between() {
+    let mut index = index("t");
+    store(&mut index, 1, &[10, 20, 30, 40, 90], 5, None);
+    store(&mut index, 1, &[30], 7, Some(20));
+    let victims = order(&index, false).next(&index, 3, |_| true);
+    assert_eq!(keys(&victims), [(90, 1), (40, 1), (20, 1)]);
+    let quotas = ["t".to_owned()];
+    let mut prefixes = Prefixes::new(quotas.iter());
+    while !prefixes.build(&index, 1) {}
+    assert_eq!(keys(&prefixes.next(&index, "t", 3)), [(90, 1), (40, 1), (20, 1)]);
+}
+
+#[test]
 fn what_was_hit_least_goes_first_where_hits_count() {
     let mut index = index("t");
     store(&mut index, 1, &[1], 5, None);

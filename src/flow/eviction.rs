@@ -162,8 +162,20 @@ impl Evictor {
         !config.quotas.is_empty() || index.pairs() > pairs || index.size().bytes > memory
     }
 
+    /// Finds out how much a tenant has that seems to have too much, ended generations left out, as far as time allows.
+    fn make_certain<H: Host>(&mut self, step: &mut Step<'_, H>) {
+        let config = step.config;
+        let Some(index) = step.follower.index_mut_of(step.lease.head()) else { return };
+        let is_uncertain =
+            |index: &Index| config.quotas.iter().any(|(tenant_id, quota)| index.may_exceed(tenant_id, *quota));
+        while is_uncertain(index) && !index.drop_ended(BUILD_STEP) && step.host.now_ns() < step.until_ns {}
+        let changes = index.take_journal();
+        self.note(index, config, &changes);
+    }
+
     /// True if time was up before the quotas were kept.
     fn keep_quotas<H: Host>(&mut self, step: &mut Step<'_, H>) -> Result<bool, Deposed> {
+        self.make_certain(step);
         let tenants = step.config.quotas.len();
         for _ in 0..tenants {
             let at = self.next_quota % tenants.max(1);

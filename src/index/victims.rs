@@ -12,6 +12,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
@@ -69,8 +70,8 @@ struct Candidate {
     replica: ReplicaSlot,
     run: u32,
     at: usize,
-    /// The first offset of what is alike before it, if that is to go after it.
-    from: usize,
+    /// What is alike before it, if that is to go after it: ranges of offsets, the last of them at the end.
+    earlier: Vec<(usize, usize)>,
 }
 
 // === impl Order ===
@@ -124,16 +125,12 @@ impl Order {
             for run in self.ranked.runs(rank) {
                 runs.push(run);
                 let Some((scope, follows)) = index.runs().run(run) else { continue };
-                for span in index.runs().spans(run) {
-                    looked_at += 1;
-                    if !of_rank(scope, &span) || !counts(span.replica) {
-                        continue;
-                    }
-                    let ends = if follows { span.until.saturating_sub(1)..span.until } else { span.from..span.until };
-                    for at in ends {
-                        let from = if follows { span.from } else { at };
-                        heap.extend(Candidate::new(index, scope, (run, at, from), Some(span.replica)).map(Reverse));
-                    }
+                let spans = index.runs().spans(run).inspect(|_| looked_at += 1);
+                let spans: Vec<Span> = spans.filter(|span| of_rank(scope, span) && counts(span.replica)).collect();
+                for alike in spans.chunk_by(|one, next| one.replica == next.replica) {
+                    let replica = alike.first().map(|span| span.replica);
+                    let alike = alike.iter().map(|span| span.from..span.until);
+                    heap.extend(candidates(index, (scope, run, follows), alike, replica).into_iter().map(Reverse));
                 }
                 if heap.len() >= COMPARED || looked_at >= LOOKED_AT {
                     break;
@@ -219,9 +216,8 @@ impl Prefixes {
             for run in ranked.runs(rank) {
                 runs.push(run);
                 let Some((scope, follows)) = index.runs().run(run) else { continue };
-                for (from, until) in newest_at(index, run, rank.1, follows, &mut looked_at) {
-                    heap.extend(Candidate::new(index, scope, (run, until - 1, from), None).map(Reverse));
-                }
+                let alike = newest_at(index, run, rank.1, &mut looked_at);
+                heap.extend(candidates(index, (scope, run, follows), alike.into_iter(), None).into_iter().map(Reverse));
                 if heap.len() >= COMPARED || looked_at >= LOOKED_AT {
                     break;
                 }
@@ -260,9 +256,31 @@ impl Prefixes {
     }
 }
 
-/// Where in a run the newest report of a block is of `last_seen_ms`: offsets that follow each other together, where blocks
-/// do.
-fn newest_at(index: &Index, run: u32, last_seen_ms: u64, follows: bool, looked_at: &mut usize) -> Vec<(usize, usize)> {
+/// What of a run is alike, in order: its last block, if the run's blocks follow each other, or each by itself.
+fn candidates(
+    index: &Index,
+    (scope, run, follows): (ScopeSlot, u32, bool),
+    alike: impl Iterator<Item = Range<usize>>,
+    replica: Option<ReplicaSlot>,
+) -> Vec<Candidate> {
+    if !follows {
+        return alike.flatten().filter_map(|at| Candidate::new(index, scope, (run, at, Vec::new()), replica)).collect();
+    }
+    let mut earlier: Vec<(usize, usize)> = Vec::new();
+    for Range { start, end } in alike {
+        match earlier.last_mut().filter(|(_, until)| *until == start) {
+            Some((_, until)) => *until = end,
+            None => earlier.push((start, end)),
+        }
+    }
+    let Some((from, until)) = earlier.pop() else { return Vec::new() };
+    let Some(at) = until.checked_sub(1) else { return Vec::new() };
+    earlier.extend((from < at).then_some((from, at)));
+    Candidate::new(index, scope, (run, at, earlier), replica).into_iter().collect()
+}
+
+/// Where in a run the newest report of a block is of `last_seen_ms`: each offset.
+fn newest_at(index: &Index, run: u32, last_seen_ms: u64, looked_at: &mut usize) -> Vec<Range<usize>> {
     let mut newest: Vec<u64> = Vec::new();
     for span in index.runs().spans(run) {
         if newest.len() < span.until {
@@ -272,15 +290,8 @@ fn newest_at(index: &Index, run: u32, last_seen_ms: u64, follows: bool, looked_a
         blocks.iter_mut().for_each(|newest| *newest = span.last_seen_ms.max(*newest));
         *looked_at += 1 + blocks.len();
     }
-    let mut alike: Vec<(usize, usize)> = Vec::new();
-    let of_rank = newest.iter().enumerate().filter(|(_, newest)| **newest == last_seen_ms).map(|(at, _)| at);
-    for at in of_rank {
-        match alike.last_mut().filter(|(_, until)| follows && *until == at) {
-            Some((_, until)) => *until = at + 1,
-            None => alike.push((at, at + 1)),
-        }
-    }
-    alike
+    let of_rank = newest.iter().enumerate().filter(|(_, newest)| **newest == last_seen_ms);
+    of_rank.map(|(at, _)| at..at + 1).collect()
 }
 
 fn rank(counts: bool, access_count: u32, last_seen_ms: u64) -> Rank {
@@ -294,7 +305,7 @@ impl Candidate {
     fn new(
         index: &Index,
         scope: ScopeSlot,
-        (run, at, from): (u32, usize, usize),
+        (run, at, earlier): (u32, usize, Vec<(usize, usize)>),
         replica: Option<ReplicaSlot>,
     ) -> Option<Candidate> {
         let scope = Arc::clone(index.dictionary().scope_name(scope)?);
@@ -304,12 +315,14 @@ impl Candidate {
         };
         let hash = bytes(&index.runs().run_key(run, at)?);
         let counts = scope.tenant_id != RESERVED_TENANT;
-        counts.then_some(Candidate { scope, hash, replica_id, replica: replica.unwrap_or_default(), run, at, from })
+        counts.then_some(Candidate { scope, hash, replica_id, replica: replica.unwrap_or_default(), run, at, earlier })
     }
 
     /// The one that is to go after it.
-    fn before(self, index: &Index) -> Option<Candidate> {
-        let at = self.at.checked_sub(1).filter(|at| *at >= self.from)?;
+    fn before(mut self, index: &Index) -> Option<Candidate> {
+        let (from, until) = self.earlier.pop()?;
+        let at = until.checked_sub(1)?;
+        self.earlier.extend((from < at).then_some((from, at)));
         let hash = bytes(&index.runs().run_key(self.run, at)?);
         Some(Candidate { at, hash, ..self })
     }

@@ -67,6 +67,29 @@ fn the_oldest_goes_first_and_of_a_run_that_is_alike_its_end() {
 }
 
 #[test]
+fn a_run_goes_from_its_end_whatever_hits_it_has_where_they_do_not_count() {
+    let mut index = index("t");
+    // The end has the largest key.
+    store(&mut index, 1, &[10, 20, 30, 90], 5, None);
+    (0..2).for_each(|at| index.count_hits(SCOPE, &BlockKey::Hash64(10 + at * 10), ReplicaSlot(1), |hits| hits + 1));
+    let victims = order(&index, false).next(&index, 3, |_| true);
+    assert_eq!(keys(&victims), [(90, 1), (30, 1), (20, 1)]);
+}
+
+#[test]
+fn what_is_alike_in_a_run_goes_from_its_end_whatever_is_between() {
+    let mut index = index("t");
+    store(&mut index, 1, &[10, 20, 30, 40, 90], 5, None);
+    store(&mut index, 1, &[30], 7, Some(20));
+    let victims = order(&index, false).next(&index, 3, |_| true);
+    assert_eq!(keys(&victims), [(90, 1), (40, 1), (20, 1)]);
+    let quotas = ["t".to_owned()];
+    let mut prefixes = Prefixes::new(quotas.iter());
+    while !prefixes.build(&index, 1) {}
+    assert_eq!(keys(&prefixes.next(&index, "t", 3, 100)), [(90, 1), (40, 1), (20, 1)]);
+}
+
+#[test]
 fn what_was_hit_least_goes_first_where_hits_count() {
     let mut index = index("t");
     store(&mut index, 1, &[1], 5, None);
@@ -114,6 +137,26 @@ fn of_a_tenant_with_a_quota_the_block_that_nobody_reported_for_longest_goes_ever
     victims.sort_unstable();
     assert_eq!(victims, [(2, 1), (2, 2), (3, 1)]);
     assert_eq!(keys(&prefixes.next(&index, "u", 2, 100)), []);
+}
+
+#[test]
+fn a_block_whose_newest_report_is_taken_back_goes_by_the_next_newest() {
+    let mut index = index("t");
+    store(&mut index, 1, &[1, 2], 5, None);
+    store(&mut index, 2, &[1, 2], 9, None);
+    store(&mut index, 1, &[50], 7, None);
+    let quotas = ["t".to_owned()];
+    let mut prefixes = Prefixes::new(quotas.iter());
+    while !prefixes.build(&index, 1) {}
+    assert_eq!(keys(&prefixes.next(&index, "t", 1, 100)), [(50, 1)]);
+    index.apply(3, Observation::Removed { replica: ReplicaSlot(1), scope: SCOPE, keys: vec![BlockKey::Hash64(50)] });
+    // The second replica says that it was not seen at 9, but at 4.
+    store(&mut index, 2, &[1, 2], 4, None);
+    let changes = index.take_journal();
+    prefixes.note(&index, &changes);
+    let mut victims = keys(&prefixes.next(&index, "t", 1, 100));
+    victims.sort_unstable();
+    assert_eq!(victims, [(2, 1), (2, 2)]);
 }
 
 #[test]

@@ -126,11 +126,6 @@ impl Holders {
         std::mem::take(&mut self.turns)
     }
 
-    /// Pairs of retired ones in a scope that the sweep has not come to.
-    pub fn retired_in(&self, scope: ScopeSlot) -> u64 {
-        self.retired.get(&scope).copied().unwrap_or(0)
-    }
-
     /// How many replicas hold something.
     pub fn holding(&self) -> usize {
         self.known.iter().filter(|known| known.retired.is_none() && !known.held.is_empty()).count()
@@ -171,6 +166,16 @@ impl Holders {
             *held += blocks;
             self.pairs += blocks;
         }
+    }
+
+    /// Blocks that retired holders had in a scope and that are still in runs.
+    pub fn retired_in(&self, scope: ScopeSlot) -> u64 {
+        self.retired.get(&scope).copied().unwrap_or(0)
+    }
+
+    /// Whether there are any.
+    pub fn any_retired(&self) -> bool {
+        !self.retired.is_empty()
     }
 
     /// Counts blocks that a holder no longer has; those of a retired one have been discounted.

@@ -94,6 +94,7 @@ pub struct Runs {
     /// What changed, while somebody keeps an order of it.
     journal: Option<Journal>,
     sweep_next: u32,
+    drop_next: u32,
     /// The block removed last: its neighbour is likely to be the next.
     removed_last: Place,
 }
@@ -162,6 +163,7 @@ impl Runs {
             loose: HashMap::new(),
             journal: None,
             sweep_next: 1,
+            drop_next: 1,
             removed_last: Place { run: 0, at: 0 },
         }
     }
@@ -186,6 +188,11 @@ impl Runs {
         self.keys.get(&scope).copied().unwrap_or(0)
     }
 
+    /// Of [those](Runs::keys_of), how many are certain to be held by a replica that was not cleared.
+    pub fn keys_at_least(&self, scope: ScopeSlot) -> u64 {
+        self.keys_of(scope).saturating_sub(self.holders.retired_in(scope))
+    }
+
     /// The scopes that a replica holds something in, in no order.
     pub fn scopes_of(&self, replica: ReplicaSlot) -> impl Iterator<Item = ScopeSlot> {
         self.holders.scopes_of(replica)
@@ -194,12 +201,6 @@ impl Runs {
     /// How many replicas hold something.
     pub fn replicas_holding(&self) -> usize {
         self.holders.holding()
-    }
-
-    /// How many distinct blocks somebody holds in a scope at least: without any that replicas which were cleared may be the
-    /// last to hold.
-    pub fn keys_at_least(&self, scope: ScopeSlot) -> u64 {
-        self.keys_of(scope).saturating_sub(self.holders.retired_in(scope))
     }
 
     /// The scopes that hold blocks, in no order.

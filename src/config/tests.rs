@@ -102,7 +102,7 @@ fn every_field_is_read() {
             "when_stale": "serve",
             "quotas": {"t": 200000, "w": 0},
             "limits": {"tick_ms": 50, "catch_up_tick_ms": 5, "max_step_us": 500, "lease_ticks": 20,
-                       "max_request_work_ms": 2, "max_index_entries": 1000, "max_index_bytes": 1048576,
+                       "max_request_work_ms": 2, "max_index_entries": 1000, "max_index_bytes": 16777216,
                        "lfu_half_life": "1h30m", "pages": 8, "log_segments": 16, "segment_bytes": 4096}
         }"#,
     )
@@ -162,7 +162,7 @@ fn every_field_is_read() {
     let limits = &config.limits;
     assert_eq!((limits.tick_ms, limits.catch_up_tick_ms, limits.max_step_us), (50, 5, 500));
     assert_eq!((limits.lease_ticks, limits.max_request_work_ms, limits.max_step_ns()), (20, 2, 500_000));
-    assert_eq!((limits.max_index_entries, limits.max_index_bytes), (1_000, 1_048_576));
+    assert_eq!((limits.max_index_entries, limits.max_index_bytes), (1_000, 16_777_216));
     assert_eq!(limits.lfu_half_life_ms, Some(5_400_000));
     assert_eq!((limits.pages, limits.log_segments, limits.segment_bytes), (8, 16, 4_096));
 }
@@ -317,11 +317,11 @@ fn limits_and_quotas_are_checked_against_what_a_vm_can_hold() {
         ),
         (
             r#""limits":{"max_index_bytes":1048575}"#,
-            "limits.max_index_bytes is 1048575, allowed: a whole number from 1048576 to 939524096",
+            "limits.max_index_bytes is 1048575, allowed: a whole number from 16777216 to 939524096",
         ),
         (
             r#""limits":{"max_index_bytes":939524097}"#,
-            "limits.max_index_bytes is 939524097, allowed: a whole number from 1048576 to 939524096",
+            "limits.max_index_bytes is 939524097, allowed: a whole number from 16777216 to 939524096",
         ),
         (r#""limits":{"pages":32769}"#, "limits.pages is 32769, allowed: a whole number from 1 to 32768"),
         (
@@ -461,7 +461,7 @@ fn the_domain_follows_what_decides_the_contents_and_nothing_else() {
         r#","policy":{"eviction":"LFU"}"#,
         r#","policies":{"t":{"eviction":"LFU"}}"#,
         r#","limits":{"max_index_entries":999}"#,
-        r#","limits":{"max_index_bytes":1048576}"#,
+        r#","limits":{"max_index_bytes":16777216}"#,
         r#","limits":{"lfu_half_life":"10m"}"#,
         r#","quotas":{"t":0}"#,
         r#","quotas":{"t":1}"#,

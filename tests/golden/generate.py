@@ -401,7 +401,7 @@ PLUGINS = [
     PLUGIN | {"hub_cluster": "warmroute_hub", "policy": {"eviction": "LFU", "evictionTTL": "2h"}},
     PLUGIN | {"policies": {"b": {"eviction": "LFU"}, "a": {"evictionTTL": "90s", "affinityRouting": "Disabled"}}},
     PLUGIN | {"limits": {"max_index_entries": 1000, "pages": 8, "log_segments": 16, "segment_bytes": 4096}},
-    PLUGIN | {"limits": {"max_index_bytes": 1 << 20, "lfu_half_life": "10m"}},
+    PLUGIN | {"limits": {"max_index_bytes": 16 << 20, "lfu_half_life": "10m"}},
     PLUGIN | {"quotas": {"z": 0, "é": 200_000, "a": 1}},
     PLUGIN | {"subscribe": {"tenants": ["é", "z"]}, "policies": {"z": {}, "é": {"eviction": "LFU"}}},
 ]

@@ -36,8 +36,6 @@ pub enum Refusal {
     Full,
     /// The index takes as much memory as it may.
     Memory,
-    /// The tenant has as many blocks as it may.
-    Quota,
     /// The log names as many scopes as it may.
     TooManyScopes,
     /// The block has a time ahead of this clock: taken, with the time now.
@@ -216,7 +214,6 @@ impl Refusal {
         match self {
             Refusal::Full => "full",
             Refusal::Memory => "memory",
-            Refusal::Quota => "quota",
             Refusal::TooManyScopes => "too_many_scopes",
             Refusal::FutureTime => "future_time",
         }

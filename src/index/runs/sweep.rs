@@ -130,9 +130,9 @@ impl Runs {
     fn end_of_sweep(&mut self, known: impl Fn(ReplicaSlot) -> bool) {
         self.holders.pass(known);
         let (slab, holders) = (&self.slab, &self.holders);
-        self.loose.retain(|(scope, holder), number| {
+        self.loose.retain(|(scope, holder, _), number| {
             holders.replica(*holder).is_some()
-                && slab.get(*number).is_some_and(|run| run.scope == *scope && run.len() > 0)
+                && slab.get(*number).is_some_and(|run| run.is_loose_of(*scope, *holder) && run.len() > 0)
         });
     }
 }

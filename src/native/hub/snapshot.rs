@@ -89,10 +89,11 @@ pub fn policies(index: &Index) -> Vec<Observation> {
 
 /// The observations that rebuild the replicas that producers report, in pieces that fit a message.
 pub fn reported(publisher: &Publisher) -> Vec<Observation> {
-    publisher.reported_observations().into_iter().flat_map(in_pieces).collect()
+    let observations = publisher.reported_observations().into_iter();
+    observations.flat_map(Observation::into_uniform).flat_map(in_pieces).collect()
 }
 
-/// Splits what is too long for a message.
+/// Splits what is too long for a message, its keys being of one width.
 fn in_pieces(observation: Observation) -> Vec<Observation> {
     let Observation::Stored(Stored { replica, scope, tier, last_seen_ms, mut parent, chained, blocks, .. }) =
         observation

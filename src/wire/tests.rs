@@ -124,3 +124,79 @@ fn garbage_is_refused() {
     assert!(matches!(decode_stream_message(&[0xFF; 40]), Err(Malformed::NotProtobuf(_))));
     assert!(matches!(decode_stream_message(&[]), Err(Malformed::Field { field: "epoch", .. })));
 }
+
+fn wide(width: usize, fill: u8) -> BlockKey {
+    BlockKey::from_bytes(&vec![fill; width]).unwrap()
+}
+
+fn stored(keys: &[BlockKey], parent: Option<BlockKey>) -> Observation {
+    Observation::Stored(Stored {
+        replica: ReplicaSlot(1),
+        scope: ScopeSlot(3),
+        parent,
+        blocks: (1..).zip(keys).map(|(token_count, key)| StoredBlock { key: key.clone(), token_count }).collect(),
+        ..Stored::default()
+    })
+}
+
+fn keys_of(observations: &[Observation]) -> Vec<BlockKey> {
+    let keys = observations.iter().flat_map(|observation| match observation {
+        Observation::Stored(stored) => stored.blocks.iter().map(|block| block.key.clone()).collect(),
+        Observation::Removed { keys, .. } => keys.clone(),
+        Observation::Counted(counted) => counted.keys.clone(),
+        other => panic!("{other:?}"),
+    });
+    keys.collect()
+}
+
+#[test]
+fn keys_of_different_widths_are_several_facts_and_come_back_as_they_were() {
+    let keys = [1, 8, 8, 9, 256, 8, 1].map(|width| wide(width, width as u8));
+    let counted = Counted {
+        scope: ScopeSlot(3),
+        keys: keys.to_vec(),
+        replicas: vec![
+            ReplicaCounts { replica: ReplicaSlot(1), counts: vec![1, 2, 3, 4, 5, 6, 7] },
+            ReplicaCounts { replica: ReplicaSlot(2), counts: vec![8, 9] },
+        ],
+    };
+    let removed = Observation::Removed { replica: ReplicaSlot(1), scope: ScopeSlot(3), keys: keys.to_vec() };
+    for whole in [stored(&keys, Some(wide(256, 7))), Observation::Counted(counted), removed] {
+        assert!(!whole.is_uniform());
+        let came = decode_records(&encode_records(std::slice::from_ref(&whole))).unwrap();
+        assert_eq!(came, whole.clone().into_uniform());
+        assert_eq!(round_trip(&delta(vec![whole.clone()])), Ok(delta(came.clone())));
+        let (mut came, mut expected) = (keys_of(&came), keys_of(&[whole]));
+        came.sort();
+        expected.sort();
+        assert_eq!(came, expected);
+    }
+}
+
+#[test]
+fn keys_of_one_width_are_one_fact_at_every_width() {
+    for width in [1, 2, 7, 8, 9, 32, 255, 256] {
+        let keys = [wide(width, 1), wide(width, 2)];
+        let whole = vec![stored(&keys, Some(wide(256, 3)))];
+        assert_eq!(decode_records(&encode_records(&whole)), Ok(whole), "{width} bytes");
+    }
+}
+
+#[test]
+fn a_key_that_nobody_can_hold_spoils_nothing() {
+    let (empty, long) = (BlockKey::of_request(&[]), wide(257, 1));
+    let whole = stored(&[wide(2, 1), empty.clone(), wide(2, 2), long.clone(), wide(9, 3)], Some(long));
+    let came = decode_records(&encode_records(&[whole])).unwrap();
+    assert_eq!(keys_of(&came), [wide(2, 1), wide(2, 2), wide(9, 3)]);
+    assert_eq!(decode_records(&encode_records(&[stored(&[empty], None)])), Ok(vec![]));
+}
+
+#[test]
+fn the_bytes_of_an_observation_are_what_it_takes_in_a_message() {
+    let keys: Vec<BlockKey> = (1..=60).map(|at| wide(1 + at % 3, at as u8)).collect();
+    for whole in [stored(&keys, None), stored(&keys[..1], None), Observation::Cleared { replica: ReplicaSlot(1) }] {
+        let (told, taken) = (facts_bytes(&whole), encode_records(std::slice::from_ref(&whole)).len());
+        let facts = facts_to_proto(&whole).len();
+        assert!(taken <= told && told <= taken + facts * FACT_OVERHEAD_BYTES, "{told} for {taken}");
+    }
+}

@@ -1,6 +1,7 @@
 //! One thing after another, each with its outcome.
 
 mod metered;
+mod widths;
 
 use std::rc::Rc;
 

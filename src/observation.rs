@@ -5,6 +5,8 @@
 //! replica or scope within its publisher's lifetime, so that applying a fact twice, or late, cannot credit the
 //! wrong one.
 
+mod widths;
+
 use crate::fingerprint::PrefixHash;
 use crate::routing::policy::Policy;
 

@@ -27,6 +27,8 @@ pub const METHOD: &str = "Observe";
 pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 /// The most bytes of messages the hub sends ahead of the subscriber's acknowledgement.
 pub const MAX_UNACKNOWLEDGED_BYTES: usize = 256 * 1024;
+/// The most bytes that stand before a fact in a message: the field's tag and the fact's length.
+const FACT_OVERHEAD_BYTES: usize = 4;
 pub use crate::observation::MAX_KEY_BYTES;
 
 /// Why a message was refused.
@@ -61,7 +63,7 @@ pub fn decode_stream_message(bytes: &[u8]) -> Result<StreamMessage, Malformed> {
 
 /// Encodes observations as a log segment or page holds them: a `Chunk`.
 pub fn encode_records(observations: &[Observation]) -> Vec<u8> {
-    v1::Chunk { facts: facts_to_proto(observations) }.encode_to_vec()
+    v1::Chunk { facts: all_facts_to_proto(observations) }.encode_to_vec()
 }
 
 /// Decodes the records of a log segment or page.
@@ -114,11 +116,11 @@ pub fn stream_message_to_proto(message: &StreamMessage) -> v1::ObserveResponse {
     use v1::observe_response::Kind;
     let kind = match &message.body {
         StreamBody::Reset => Kind::Reset(v1::Reset {}),
-        StreamBody::Chunk(observations) => Kind::Chunk(v1::Chunk { facts: facts_to_proto(observations) }),
+        StreamBody::Chunk(observations) => Kind::Chunk(v1::Chunk { facts: all_facts_to_proto(observations) }),
         StreamBody::ResetComplete => Kind::ResetComplete(v1::ResetComplete {}),
         StreamBody::Resumed => Kind::Resumed(v1::Resumed {}),
         StreamBody::Delta { first_sequence, observations } => {
-            Kind::Delta(v1::Delta { first_sequence: *first_sequence, facts: facts_to_proto(observations) })
+            Kind::Delta(v1::Delta { first_sequence: *first_sequence, facts: all_facts_to_proto(observations) })
         }
         StreamBody::Heartbeat => Kind::Heartbeat(v1::Heartbeat {}),
     };
@@ -147,10 +149,22 @@ pub fn stream_message_from_proto(message: v1::ObserveResponse) -> Result<StreamM
     Ok(StreamMessage { number: message.number, epoch: message.epoch, sequence: message.sequence, body })
 }
 
-/// The protobuf form of one observation.
-///
-/// All keys of one `Stored` or `Removed` must have one width.
-pub fn fact_to_proto(observation: &Observation) -> v1::Fact {
+/// The bytes that an observation takes in an encoded message, at most: its facts, and what stands before each.
+pub fn facts_bytes(observation: &Observation) -> usize {
+    facts_to_proto(observation).iter().map(|fact| FACT_OVERHEAD_BYTES + fact.encoded_len()).sum()
+}
+
+/// The protobuf form of one observation: one fact, several where its keys differ in width, as a fact has one for all.
+/// Keys that nobody can hold, without bytes or too long, are left out.
+pub fn facts_to_proto(observation: &Observation) -> Vec<v1::Fact> {
+    if observation.is_uniform() {
+        return vec![fact_to_proto(observation)];
+    }
+    observation.clone().into_uniform().iter().map(fact_to_proto).collect()
+}
+
+/// The fact of an observation that [is uniform](Observation::is_uniform).
+fn fact_to_proto(observation: &Observation) -> v1::Fact {
     use v1::fact::Kind;
     let kind = match observation {
         Observation::Scope { slot, scope } => Kind::Scope(v1::Scope {
@@ -264,7 +278,9 @@ pub fn fact_from_proto(fact: v1::Fact) -> Result<Observation, Malformed> {
 fn stored_to_proto(stored: &Stored) -> v1::BlockStored {
     let (keys, key_bytes) = concatenated(stored.blocks.iter().map(|block| &block.key));
     let mut parent = Vec::new();
-    stored.parent.iter().for_each(|key| key.write_to(&mut parent));
+    // One that is too long is held by nobody: nothing is lost with it.
+    let known = stored.parent.iter().filter(|key| key.width() <= MAX_KEY_BYTES);
+    known.for_each(|key| key.write_to(&mut parent));
     v1::BlockStored {
         replica: stored.replica.0,
         scope: stored.scope.0,
@@ -372,8 +388,16 @@ fn policy_from_proto(policy: &v1::CachePolicy) -> Result<Policy, Malformed> {
     })
 }
 
-fn facts_to_proto(observations: &[Observation]) -> Vec<v1::Fact> {
-    observations.iter().map(fact_to_proto).collect()
+fn all_facts_to_proto(observations: &[Observation]) -> Vec<v1::Fact> {
+    let mut facts = Vec::with_capacity(observations.len());
+    for observation in observations {
+        if observation.is_uniform() {
+            facts.push(fact_to_proto(observation));
+        } else {
+            facts.extend(facts_to_proto(observation));
+        }
+    }
+    facts
 }
 
 /// A kind of fact that this build does not know is skipped: the proto file promises that this is safe.
@@ -381,6 +405,7 @@ fn facts_from_proto(facts: Vec<v1::Fact>) -> Result<Vec<Observation>, Malformed>
     facts.into_iter().filter(|fact| fact.kind.is_some()).map(fact_from_proto).collect()
 }
 
+/// Keys of one width, one after another, and that width.
 fn concatenated<'a>(keys: impl Iterator<Item = &'a BlockKey>) -> (prost::bytes::Bytes, u32) {
     let mut bytes = Vec::new();
     let mut width = 0;
@@ -428,138 +453,4 @@ impl std::fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn delta(observations: Vec<Observation>) -> StreamMessage {
-        StreamMessage {
-            number: 7,
-            epoch: 9,
-            sequence: 12,
-            body: StreamBody::Delta { first_sequence: 11, observations },
-        }
-    }
-
-    fn round_trip(message: &StreamMessage) -> Result<StreamMessage, Malformed> {
-        decode_stream_message(&stream_message_to_proto(message).encode_to_vec())
-    }
-
-    #[test]
-    fn every_fact_survives_the_wire() {
-        let scope = Scope {
-            tenant_id: "t".into(),
-            model_id: "m".into(),
-            hash_scheme: "vllm".into(),
-            adapter_id: "lora".into(),
-        };
-        let block = StoredBlock { key: BlockKey::Hash64(0xEA06_FC71_A5EE_6E88), token_count: 16 };
-        let wide = BlockKey::from_bytes(&[1; 32]).unwrap();
-        let message = delta(vec![
-            Observation::Scope { slot: ScopeSlot(3), scope },
-            Observation::ScopeGone { slot: ScopeSlot(2) },
-            Observation::ReplicaUp {
-                replica: ReplicaSlot(1),
-                member: Member::new("t", "m", "r"),
-                address: "10.0.0.1:8000".into(),
-            },
-            Observation::Policy {
-                tenant_id: Some("t".into()),
-                policy: Policy { eviction: Eviction::Lfu, ..Policy::default() },
-            },
-            Observation::Policy { tenant_id: None, policy: Policy::default() },
-            Observation::PolicyGone { tenant_id: Some("u".into()) },
-            Observation::Stored(Stored {
-                replica: ReplicaSlot(1),
-                scope: ScopeSlot(3),
-                tier: Tier::T2,
-                last_seen_ms: 1_700_000_000_000,
-                blocks: vec![block.clone(), StoredBlock { key: BlockKey::Hash64(1), token_count: 32 }],
-                ..Stored::default()
-            }),
-            Observation::Stored(Stored {
-                replica: ReplicaSlot(1),
-                scope: ScopeSlot(3),
-                parent: Some(wide.clone()),
-                chained: true,
-                page: 9,
-                access_count: Some(0),
-                blocks: vec![block],
-                ..Stored::default()
-            }),
-            Observation::Reasserted { replica: ReplicaSlot(1), at_ms: 7 },
-            Observation::Counted(Counted {
-                scope: ScopeSlot(3),
-                keys: vec![BlockKey::Hash64(1), BlockKey::Hash64(2)],
-                replicas: vec![ReplicaCounts { replica: ReplicaSlot(1), counts: vec![4] }],
-            }),
-            Observation::Removed { replica: ReplicaSlot(1), scope: ScopeSlot(3), keys: vec![wide.clone(), wide] },
-            Observation::Cleared { replica: ReplicaSlot(1) },
-            Observation::Stats {
-                replica: ReplicaSlot(1),
-                stats: ReplicaStats { pressure: 0.25, hit_rate: 0.5, reported_ms: 5 },
-            },
-            Observation::ReplicaComplete { replica: ReplicaSlot(1) },
-            Observation::ReplicaGone { replica: ReplicaSlot(1) },
-        ]);
-        assert_eq!(round_trip(&message), Ok(message));
-    }
-
-    #[test]
-    fn a_key_that_is_cut_is_refused() {
-        let fact = v1::Fact {
-            kind: Some(v1::fact::Kind::Removed(v1::BlockRemoved {
-                replica: 1,
-                scope: 1,
-                keys: vec![0; 12].into(),
-                key_bytes: 8,
-            })),
-        };
-        let refused = fact_from_proto(fact);
-        assert_eq!(refused, Err(Malformed::Field { field: "keys", problem: "length is not a multiple of key_bytes" }));
-    }
-
-    #[test]
-    fn counts_must_fit_the_keys_and_be_positive() {
-        let stored = |token_counts: Vec<u32>| {
-            fact_from_proto(v1::Fact {
-                kind: Some(v1::fact::Kind::Stored(v1::BlockStored {
-                    keys: vec![0; 16].into(),
-                    key_bytes: 8,
-                    token_counts,
-                    ..Default::default()
-                })),
-            })
-        };
-        assert!(matches!(stored(vec![16]), Err(Malformed::Field { field: "token_counts", .. })));
-        assert!(matches!(stored(vec![16, 0]), Err(Malformed::Field { field: "token_counts", .. })));
-        assert!(stored(vec![16, 32]).is_ok());
-    }
-
-    #[test]
-    fn shares_that_are_no_numbers_count_as_nothing() {
-        let message = delta(vec![Observation::Stats {
-            replica: ReplicaSlot(1),
-            stats: ReplicaStats { pressure: f32::NAN, hit_rate: 7.0, reported_ms: 5 },
-        }]);
-        let expected = delta(vec![Observation::Stats {
-            replica: ReplicaSlot(1),
-            stats: ReplicaStats { pressure: 0.0, hit_rate: 1.0, reported_ms: 5 },
-        }]);
-        assert_eq!(round_trip(&message), Ok(expected));
-    }
-
-    #[test]
-    fn a_kind_of_fact_from_a_later_build_is_skipped() {
-        let known = delta(vec![Observation::Cleared { replica: ReplicaSlot(1) }]);
-        let mut message = stream_message_to_proto(&known);
-        let Some(v1::observe_response::Kind::Delta(delta)) = &mut message.kind else { panic!("a delta") };
-        delta.facts.push(v1::Fact { kind: None });
-        assert_eq!(stream_message_from_proto(message), Ok(known));
-    }
-
-    #[test]
-    fn garbage_is_refused() {
-        assert!(matches!(decode_stream_message(&[0xFF; 40]), Err(Malformed::NotProtobuf(_))));
-        assert!(matches!(decode_stream_message(&[]), Err(Malformed::Field { field: "epoch", .. })));
-    }
-}
+mod tests;

@@ -293,3 +293,22 @@ fn counted_hits_are_absolute_and_go_into_pages_and_out() {
     assert_eq!(counts(&follower), counts(&leader));
     assert_eq!(leader.counted(SCOPE, &keys[2..], &hits, (1, Hits::plain())), None);
 }
+
+#[test]
+fn a_loose_block_joins_no_run_that_got_the_number_of_one_that_is_gone() {
+    let mut index = index(up(1, "a").into_iter().chain(up(2, "b")));
+    index.apply(2, stored(1, &[1], 10));
+    index.apply(3, removed(1, &[1]));
+    // A prompt of another replica, in a run of its own with the number that the single block's had.
+    let prompt: Vec<u64> = (100..110).collect();
+    index.apply(4, stored(2, &prompt, 10));
+    index.apply(5, stored(1, &[2], 10));
+    index.apply(6, stored(1, &[3], 10));
+    let run_of = |key: u64| -> Vec<u32> {
+        let has = |run: &u32| (0..20).any(|at| index.runs().run_key(*run, at) == Some(BlockKey::Hash64(key)));
+        (1..index.runs().run_numbers()).filter(has).collect()
+    };
+    assert_eq!(run_of(100), [1], "the number is given again");
+    assert_eq!(run_of(2), [2]);
+    assert_eq!(run_of(3), [2], "single blocks stand together");
+}

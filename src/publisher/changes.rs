@@ -7,8 +7,15 @@ const MAX_BLOCKS: usize = 2_048;
 /// The most bytes of keys in one observation, so that it fits into a message.
 const MAX_BLOCK_BYTES: usize = 16 * 1024;
 
-/// Appends `observation`; blocks of one report become one observation, as far as its keys have one width.
+/// Appends `observation`; blocks of one report become one observation, as far as their keys have one width.
 pub fn push(changes: &mut Vec<Observation>, observation: Observation) {
+    if observation.is_uniform() {
+        return push_uniform(changes, observation);
+    }
+    observation.into_uniform().into_iter().for_each(|piece| push_uniform(changes, piece));
+}
+
+fn push_uniform(changes: &mut Vec<Observation>, observation: Observation) {
     let Some(last) = changes.last_mut() else { return changes.push(observation) };
     match (last, observation) {
         (Observation::Stored(last), Observation::Stored(next)) => match goes_on(last, &next) {

@@ -17,7 +17,7 @@ pub enum KeyRef<'a> {
     Wide(&'a [u8]),
 }
 
-/// The keys of a run, one after another, all of one kind.
+/// The keys of a run, one after another, all of one width: whoever lists them writes it once.
 #[derive(Clone, Debug)]
 pub(super) enum Keys {
     Hashes(Vec<u64>),
@@ -33,6 +33,14 @@ impl KeyRef<'_> {
         match self {
             KeyRef::Hash(hash) => mix(hash ^ u64::from(scope.0).wrapping_mul(0x9E37_79B9_7F4A_7C15)),
             KeyRef::Wide(bytes) => xxh3_64_with_seed(bytes, u64::from(scope.0)),
+        }
+    }
+
+    /// Length in bytes.
+    pub(super) fn width(self) -> usize {
+        match self {
+            KeyRef::Hash(_) => size_of::<u64>(),
+            KeyRef::Wide(bytes) => bytes.len(),
         }
     }
 
@@ -64,7 +72,7 @@ fn mix(bits: u64) -> u64 {
 // === impl Keys ===
 
 impl Keys {
-    /// No keys, of the kind of `key`.
+    /// No keys, for those of the width of `key`.
     pub fn like(key: KeyRef<'_>) -> Keys {
         match key {
             KeyRef::Hash(_) => Keys::Hashes(Vec::new()),
@@ -113,7 +121,11 @@ impl Keys {
 
     /// Whether `key` may stand among these.
     pub fn suits(&self, key: KeyRef<'_>) -> bool {
-        matches!((self, key), (Keys::Hashes(_), KeyRef::Hash(_)) | (Keys::Wide(_), KeyRef::Wide(_)))
+        match (self, key) {
+            (Keys::Hashes(_), KeyRef::Hash(_)) => true,
+            (Keys::Wide(keys), KeyRef::Wide(bytes)) => keys.last().is_none_or(|last| last.len() == bytes.len()),
+            _ => false,
+        }
     }
 
     /// Adds a key that suits. Makes room for `coming` keys, of which it is the first.

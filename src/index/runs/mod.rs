@@ -89,8 +89,9 @@ pub struct Runs {
     holders: Holders,
     /// Distinct blocks that somebody holds in each scope; those of replicas that were cleared until the sweep.
     keys: HashMap<ScopeSlot, u64>,
-    /// For each holder in each scope the run that takes in its blocks whose place in a chain is not known.
-    loose: HashMap<(ScopeSlot, HolderId), u32>,
+    /// For each holder in each scope, and each width of keys, the run that takes in its blocks whose place in a chain is not
+    /// known. A number that was given to another run since is of no use.
+    loose: HashMap<(ScopeSlot, HolderId, usize), u32>,
     /// What changed, while somebody keeps an order of it.
     journal: Option<Journal>,
     sweep_next: u32,

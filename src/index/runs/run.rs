@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::index::runs::chain::Chain;
 use crate::index::runs::key::{KeyRef, Keys};
-use crate::index::runs::stretch::Stretch;
+use crate::index::runs::stretch::{HolderId, Stretch, of_holder};
 use crate::index::runs::table::OFFSET_BITS;
 use crate::observation::ScopeSlot;
 
@@ -57,6 +57,12 @@ impl Run {
     #[inline]
     pub fn len(&self) -> usize {
         self.keys.len()
+    }
+
+    /// Whether this takes in blocks of the holder whose place in a chain is not known. It holds some of them: the number of
+    /// one that it left may have been given to another run.
+    pub fn is_loose_of(&self, scope: ScopeSlot, holder: HolderId) -> bool {
+        self.loose && self.scope == scope && !of_holder(&self.stretches, holder).is_empty()
     }
 
     /// The offsets that can be found.
@@ -186,7 +192,7 @@ impl Run {
     pub fn heap_bytes(&self) -> usize {
         let keys = match &self.keys {
             Keys::Hashes(hashes) => hashes.capacity() * size_of::<u64>(),
-            // Of one width, nearly always.
+            // Of one width, as all keys of a run are.
             Keys::Wide(keys) => {
                 keys.capacity() * size_of::<Box<[u8]>>() + keys.len() * keys.last().map_or(0, |key| key.len())
             }

@@ -132,9 +132,10 @@ impl Runs {
 
     /// The run for blocks of the holder whose place in a chain is not known. Its keys prove nothing of each other.
     fn loose_run(&mut self, report: &Report<'_>, holder: HolderId, key: KeyRef<'_>) -> Option<u32> {
-        let loose = self.loose.get(&(report.scope, holder)).copied().filter(|number| {
+        let of_width = (report.scope, holder, key.width());
+        let loose = self.loose.get(&of_width).copied().filter(|number| {
             self.slab.get(*number).is_some_and(|run| {
-                run.scope == report.scope && !run.chained && (1..MAX_BLOCKS).contains(&run.len()) && run.keys.suits(key)
+                run.is_loose_of(report.scope, holder) && (1..MAX_BLOCKS).contains(&run.len()) && run.keys.suits(key)
             })
         });
         if loose.is_some() {
@@ -144,7 +145,7 @@ impl Runs {
         if let Some(run) = self.slab.get_mut(new) {
             run.loose = true;
         }
-        self.loose.insert((report.scope, holder), new);
+        self.loose.insert(of_width, new);
         Some(new)
     }
 

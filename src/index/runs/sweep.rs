@@ -148,9 +148,9 @@ impl Runs {
         self.holders.pass(known);
         self.slab.give_back();
         let (slab, holders) = (&self.slab, &self.holders);
-        self.loose.retain(|(scope, holder), number| {
+        self.loose.retain(|(scope, holder, _), number| {
             holders.replica(*holder).is_some()
-                && slab.get(*number).is_some_and(|run| run.scope == *scope && run.len() > 0)
+                && slab.get(*number).is_some_and(|run| run.is_loose_of(*scope, *holder) && run.len() > 0)
         });
     }
 }

@@ -6,10 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use prost::Message;
-
 use crate::observation::Observation;
-use crate::wire::fact_to_proto;
+use crate::wire::facts_bytes;
 
 /// One observation at its place in the hub's history.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,8 +16,8 @@ pub struct Numbered {
     pub sequence: u64,
     /// The observation.
     pub observation: Observation,
-    /// Its length as an encoded `Fact`, in bytes.
-    pub fact_bytes: usize,
+    /// The bytes it takes in a message.
+    pub bytes: usize,
 }
 
 /// The position asked for is older than anything kept.
@@ -51,13 +49,13 @@ impl Ring {
     /// Adds a change, as the next sequence.
     pub fn push(&mut self, observation: Observation) {
         self.last += 1;
-        let fact_bytes = fact_to_proto(&observation).encoded_len();
-        self.changes.push_back(Arc::new(Numbered { sequence: self.last, observation, fact_bytes }));
-        self.bytes += fact_bytes;
+        let bytes = facts_bytes(&observation);
+        self.changes.push_back(Arc::new(Numbered { sequence: self.last, observation, bytes }));
+        self.bytes += bytes;
         // The newest stays whatever its size: a subscriber that is up to date must be able to go on.
         while self.bytes > self.limit_bytes && self.changes.len() > 1 {
             if let Some(oldest) = self.changes.pop_front() {
-                self.bytes -= oldest.fact_bytes;
+                self.bytes -= oldest.bytes;
             }
         }
     }
@@ -75,7 +73,7 @@ impl Ring {
         let mut bytes = 0;
         let fits = |change: &&Arc<Numbered>| {
             let is_first = bytes == 0;
-            bytes += change.fact_bytes;
+            bytes += change.bytes;
             is_first || bytes <= limit_bytes
         };
         Ok(self.changes.iter().skip(skip).take_while(fits).cloned().collect())

@@ -89,10 +89,11 @@ pub fn policies(index: &Index) -> Vec<Observation> {
 
 /// The observations that rebuild the replicas that producers report, in pieces that fit a message.
 pub fn reported(publisher: &Publisher) -> Vec<Observation> {
-    publisher.reported_observations().into_iter().flat_map(in_pieces).collect()
+    let observations = publisher.reported_observations().into_iter();
+    observations.flat_map(Observation::into_uniform).flat_map(in_pieces).collect()
 }
 
-/// Splits what is too long for a message.
+/// Splits what is too long for a message, its keys being of one width.
 fn in_pieces(observation: Observation) -> Vec<Observation> {
     let Observation::Stored(Stored { replica, scope, tier, last_seen_ms, mut parent, chained, blocks, .. }) =
         observation
@@ -169,6 +170,10 @@ mod tests {
     use super::*;
     use crate::native::engine::{BlockStored, EngineKey, KvEvent};
     use crate::native::hub::replica_cache::{ReplicaCache, Tally};
+    use crate::observation::{StreamBody, StreamMessage};
+    use crate::publisher::PublisherLimits;
+    use crate::publisher::message::{CacheStateUpdate, PrefixEntry};
+    use crate::wire;
 
     const SCOPE: ScopeSlot = ScopeSlot(1);
 
@@ -316,5 +321,39 @@ mod tests {
         assert_eq!(parents, [parent, Some(BlockKey::Hash64(2_048)), Some(BlockKey::Hash64(4_096))]);
         assert!(pieces.iter().all(|piece| !piece.chained && (piece.scope, piece.last_seen_ms) == (SCOPE, 7)));
         assert_eq!(pieces.into_iter().flat_map(|piece| piece.blocks).collect::<Vec<_>>(), whole.blocks);
+    }
+
+    #[test]
+    fn what_was_reported_in_keys_of_different_widths_comes_back_from_its_messages() {
+        let longest = "x".repeat(256);
+        let hashes = ["abcd", "ef", "a", "12345678", "bcd", &longest, "gh", "123456789"];
+        let entry = |hash: &&str| PrefixEntry {
+            prefix_hash: hash.as_bytes().to_vec(),
+            token_count: 16,
+            block_hashes: hashes.iter().map(|start| format!("{start}{hash}").into_bytes()).collect(),
+            block_token_counts: vec![16; hashes.len()],
+            ..PrefixEntry::default()
+        };
+        let mut publisher = Publisher::new(PublisherLimits::default());
+        let report = CacheStateUpdate {
+            replica_id: "a".into(),
+            model_id: "m".into(),
+            tenant_id: "t".into(),
+            hash_scheme: "s".into(),
+            prefixes: hashes.iter().map(entry).collect(),
+            ..CacheStateUpdate::default()
+        };
+        publisher.report(&report, 1_700_000_000_000);
+        let pieces = reported(&publisher);
+        let body = StreamBody::Chunk(pieces.clone());
+        let message = StreamMessage { number: 1, epoch: 1, sequence: 1, body };
+        let message = wire::stream_message_from_proto(wire::stream_message_to_proto(&message)).unwrap();
+        assert_eq!(message.body, StreamBody::Chunk(pieces.clone()), "one piece is one fact");
+
+        let mut came = Index::new(4);
+        pieces.into_iter().for_each(|piece| came.apply(2, piece));
+        let keys = |index: &Index| index.held().into_iter().map(|(_, key, _)| key).collect::<Vec<_>>();
+        assert_eq!(keys(&came), keys(publisher.index()));
+        assert!(came.pairs() > 60, "{} pairs", came.pairs());
     }
 }

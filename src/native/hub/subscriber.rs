@@ -24,7 +24,7 @@ use super::snapshot::Snapshot;
 use super::state::HubState;
 use super::window::Window;
 use crate::observation::{Observation, StreamBody, StreamMessage, SubscriberMessage, Subscription};
-use crate::wire::{MAX_MESSAGE_BYTES, fact_to_proto, stream_message_to_proto, subscriber_message_from_proto, v1};
+use crate::wire::{MAX_MESSAGE_BYTES, facts_bytes, stream_message_to_proto, subscriber_message_from_proto, v1};
 
 /// How long the first message may take.
 const SUBSCRIBE_LIMIT: Duration = Duration::from_secs(10);
@@ -32,8 +32,6 @@ const SUBSCRIBE_LIMIT: Duration = Duration::from_secs(10);
 const LAST_WORD_LIMIT: Duration = Duration::from_millis(300);
 /// What a message has besides its facts, at most: its numbers, and the headers of nested messages.
 const MESSAGE_OVERHEAD_BYTES: usize = 64;
-/// What a fact has besides its bytes, at most: a tag and a length.
-const FACT_OVERHEAD_BYTES: usize = 4;
 /// Room for facts in a message.
 const FACTS_BYTES: usize = MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES;
 
@@ -196,7 +194,7 @@ impl Subscriber {
         if !self.filter.admits(&observation) {
             return Ok(());
         }
-        let bytes = fact_to_proto(&observation).encoded_len() + FACT_OVERHEAD_BYTES;
+        let bytes = facts_bytes(&observation);
         if chunk.bytes + bytes > FACTS_BYTES
             && let Some(full) = chunk.take()
         {
@@ -230,7 +228,7 @@ impl Subscriber {
         let mut bytes = 0;
         for change in changes {
             if self.filter.admits(&change.observation) {
-                bytes += change.fact_bytes + FACT_OVERHEAD_BYTES;
+                bytes += change.bytes;
                 if bytes > FACTS_BYTES && !observations.is_empty() {
                     break;
                 }

@@ -111,9 +111,10 @@ impl Leader {
         }
     }
 
-    /// Gives the stream up. What was heard and not committed is asked for again.
-    pub fn stop_observing(&mut self, host: &impl Host) {
+    /// Gives the stream up, and the orders of what goes. What was heard and not committed is asked for again.
+    pub fn stop_observing(&mut self, host: &impl Host, follower: &mut Follower) {
         self.inbox.give_up(host);
+        follower.stop_journal();
         if let LeadStage::Ready(ready) = &mut self.stage {
             ready.observer.give_up(host);
             self.stage = LeadStage::beginning();

@@ -18,7 +18,7 @@ use super::scrub::Scrub;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Host, Level, StreamToken};
 use crate::index::log::{Head, Incarnation};
-use crate::observation::Subscription;
+use crate::observation::{Scope, Subscription};
 use crate::routing::policy::Eviction;
 use crate::wire;
 
@@ -300,7 +300,8 @@ impl Ready {
                 lease.renew(host, keys, change)?;
             } else {
                 let Some(index) = follower.index_of(lease.head()) else { break };
-                let records = self.pager.name_pages(index, batch.records);
+                let counts_hits = |scope: &Scope| policy(index, config, scope).eviction == Eviction::Lfu;
+                let records = self.pager.name_pages(index, batch.records, counts_hits);
                 self.evictor.committed(&records);
                 lease.commit(host, keys, follower, records, change)?;
                 self.evict(host, keys, lease, follower, config, until_ns)?;

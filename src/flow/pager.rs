@@ -12,9 +12,6 @@ use std::collections::HashSet;
 use crate::index::Index;
 use crate::observation::{BlockKey, Observation, ReplicaSlot, Scope, ScopeSlot, Stored};
 
-/// A page that holds fewer pairs is not worth changing for another.
-const FEW_PAIRS: u64 = 256;
-
 /// Chooses pages.
 #[derive(Debug)]
 pub struct Pager {
@@ -39,7 +36,7 @@ impl Pager {
     /// so that one that is less than half full is never far.
     pub fn new(pages: u16, max_pairs: u64) -> Pager {
         let share = max_pairs.saturating_mul(2).div_ceil(u64::from(pages.max(1)));
-        Pager { page: 0, named: 0, share: share.max(FEW_PAIRS) }
+        Pager { page: 0, named: 0, share: share.max(1) }
     }
 
     /// Names a page in each report of `records`, which are committed next. A report of a scope where `counts_hits`, or that
@@ -51,8 +48,7 @@ impl Pager {
         counts_hits: impl Fn(&Scope) -> bool,
     ) -> Vec<Observation> {
         self.named = 0;
-        let says_hits =
-            |slot| index.has_hits(slot) || index.dictionary().scope(slot).is_some_and(|scope| counts_hits(scope));
+        let says_hits = |slot| index.has_hits(slot) || index.dictionary().scope(slot).is_some_and(&counts_hits);
         let mut taken = Taken::default();
         let mut named = Vec::with_capacity(records.len());
         for record in records {

@@ -38,6 +38,8 @@ const STALE_AFTER_MS: u64 = 2_000;
 const SLACK_NS: u64 = 1_500_000_000;
 const LONGEST_STALL_MS: u64 = 2_000;
 const MOST_VMS: usize = 4;
+/// More than there ever are, and so few that pages have a share of some blocks only.
+const MOST_PAIRS: u64 = 40;
 
 type Task = Coroutine<Option<Order>, Paused, ()>;
 
@@ -276,8 +278,8 @@ impl Sim {
         let mut random = Random(seed);
         let json = format!(
             r#"{{"hub_cluster": "hub", "models": [{{"model_id": "m"}}], "stale_after_ms": {STALE_AFTER_MS},
-                "limits": {{"pages": {}, "log_segments": {}, "lease_ticks": 3}}}}"#,
-            1 + random.below(4),
+                "limits": {{"pages": {}, "log_segments": {}, "lease_ticks": 3, "max_index_entries": {MOST_PAIRS}}}}}"#,
+            1 + random.below(6),
             4 + random.below(5)
         );
         let mut sim = Sim {
@@ -545,5 +547,33 @@ fn each_protection_is_needed() {
         let found = first_failure(0..SEARCHED);
         defect::plant(Defect::None);
         assert!(found.is_some(), "{removed:?} goes unnoticed");
+    }
+}
+
+#[test]
+fn zz_seed() {
+    let mut sim = Sim::new(850);
+    println!("{:?}", sim.config.limits);
+    println!("{:?}", sim.run());
+    println!("vms {} now {}", sim.vms.len(), sim.world.elapsed_ns.get());
+    let bytes = match SimHost(Rc::clone(&sim.world)).shared_get(&Keys::new(DOMAIN).head()) {
+        SharedValue::Present { bytes, .. } => bytes,
+        _ => panic!(),
+    };
+    println!("{:?}", Head::decode(&bytes));
+    println!("{:?}", sim.world.gauges.borrow());
+    println!("{:?}", sim.world.logged.borrow());
+    println!("links {:?}", sim.hub.links.keys().collect::<Vec<_>>());
+    println!("streams {:?}", sim.world.streams.borrow().keys().collect::<Vec<_>>());
+    println!("owners {:?}", sim.owners.borrow());
+    for vm in &sim.vms {
+        println!(
+            "vm {} stalled {} next {} contexts {:?} idle {}",
+            vm.number,
+            vm.stalled_until_ns,
+            vm.next_tick_ns,
+            vm.contexts,
+            vm.at == Paused::Idle
+        );
     }
 }

@@ -7,6 +7,9 @@ mod affinity;
 #[path = "golden/domains.rs"]
 mod domains;
 #[cfg(test)]
+#[path = "golden/shared_data.rs"]
+mod shared_data;
+#[cfg(test)]
 #[path = "golden/vectors.rs"]
 mod vectors;
 
@@ -23,4 +26,14 @@ fn affinity_picks_are_those_of_the_generator() {
 #[test]
 fn domains_are_those_of_the_generator() {
     domains::compare_all();
+}
+
+#[test]
+fn values_in_shared_data_are_those_of_the_generator() {
+    shared_data::compare_all();
+}
+
+#[test]
+fn an_index_writes_the_pages_that_it_was_loaded_from() {
+    shared_data::rewrite_pages();
 }

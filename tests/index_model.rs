@@ -63,9 +63,9 @@ enum Operation {
     Wait {
         ms: u64,
     },
-    /// Every shard is swept once.
+    /// Everything is swept once.
     Sweep,
-    /// A part is saved as a page: 0 the dictionary, n + 1 the shard n.
+    /// A part is saved as a page: 0 the dictionary, n + 1 the page n of blocks.
     Save {
         page: usize,
     },

@@ -107,6 +107,7 @@ fn every_flaw_of_the_oracle_is_found_and_shrinks() {
     ] {
         let (seed, shrunk, _) = first_failure(0..HISTORIES, flaw).unwrap_or_else(|| panic!("{flaw:?} passes"));
         let says = shrunk.steps.iter().filter(|step| matches!(step, Step::Say(..))).count();
-        assert!(says <= 12, "{flaw:?}, seed {seed}, is still long: {shrunk:#?}");
+        // Reports of at most 8 blocks that fill the largest cap, their generations, and what shows the flaw.
+        assert!(says <= 18, "{flaw:?}, seed {seed}, is still long: {shrunk:#?}");
     }
 }

@@ -87,7 +87,7 @@ pub const MAX_INDEX_ENTRIES_RANGE: RangeInclusive<u64> = 1..=16_000_000;
 /// of a VM's 1 GiB, which leaves room for held bodies.
 pub const MAX_INDEX_BYTES: u64 = 512 * 1024 * 1024;
 /// Allowed `limits.max_index_bytes`: up to a VM's 1 GiB without 128 MiB for everything else.
-pub const MAX_INDEX_BYTES_RANGE: RangeInclusive<u64> = 1024 * 1024..=896 * 1024 * 1024;
+pub const MAX_INDEX_BYTES_RANGE: RangeInclusive<u64> = 16 * 1024 * 1024..=896 * 1024 * 1024;
 /// Allowed `limits.lfu_half_life` in ms; absent, the counters of an LFU policy never age, as in the contract.
 pub const LFU_HALF_LIFE_MS_RANGE: RangeInclusive<u64> = 60_000..=24 * 24 * 60 * 60 * 1000;
 /// Allowed `quotas.<tenant>`, in distinct blocks; 0 admits nothing.

@@ -1,8 +1,8 @@
 //! The leader's eviction: what goes to keep the cap, the tenants' quotas and the bound of memory.
 //!
 //! Only the leader decides, and what goes reaches the other VMs as records of the log. The orders in which things go are
-//! built in steps as soon as a bound comes near, and kept from then on; until they are complete, an index that is full
-//! takes nothing more.
+//! built in steps as soon as a bound comes near, kept from then on, and built anew beside the old ones when they have grown.
+//! While more is to go than a step can let go of, [nothing more is taken in](Evictor::is_behind).
 
 use std::collections::BTreeMap;
 
@@ -13,27 +13,39 @@ use super::metrics::{self, Evicted};
 use crate::config::FilterConfig;
 use crate::host::Host;
 use crate::index::Index;
-use crate::index::log::Head;
+use crate::index::runs::Change;
 use crate::index::victims::{Order, Prefixes, Victim};
 use crate::observation::{Observation, RESERVED_TENANT, ReplicaSlot, Scope, ScopeSlot};
 use crate::routing::policy::{Eviction, Policy};
 
-/// Pairs, or blocks with all their holders, that go with one commit.
-const AT_ONCE: usize = 1_024;
+/// Pairs that go with one commit, but for the other holders of a block that goes everywhere.
+const AT_ONCE: usize = 512;
 /// Runs and stretches that are ordered between two looks at the clock.
 const BUILD_STEP: usize = 256;
+/// Orders with fewer entries are not built anew.
+const FEW_ENTRIES: usize = 1 << 16;
+/// Bytes that an entry of an order takes, about.
+const ENTRY_BYTES: u64 = 24;
 
 /// What keeps the index within its bounds.
 #[derive(Debug, Default)]
 pub struct Evictor {
-    orders: Option<Orders>,
+    /// The orders that say what goes, once they are complete.
+    complete: Option<Orders>,
+    /// Orders that are being built.
+    building: Option<Orders>,
+    /// More is to go than the last step could let go of.
+    behind: bool,
+    /// The quota to begin with next time.
+    next_quota: usize,
 }
 
 #[derive(Debug)]
 struct Orders {
     order: Order,
     prefixes: Prefixes,
-    built: bool,
+    /// Entries when they were complete.
+    entries: usize,
 }
 
 /// How far beyond its bounds an index is.
@@ -43,12 +55,28 @@ struct Excess {
     memory: bool,
 }
 
+/// What a step of eviction is made with.
+struct Step<'a, H: Host> {
+    host: &'a H,
+    keys: &'a Keys,
+    lease: &'a mut Lease,
+    follower: &'a mut Follower,
+    config: &'a FilterConfig,
+    superseded: &'a [ReplicaSlot],
+    until_ns: u64,
+}
+
 // === impl Evictor ===
 
 impl Evictor {
     /// Whether what is too much can go, so that more can be taken in at the cap.
     pub fn is_ready(&self) -> bool {
-        self.orders.as_ref().is_some_and(|orders| orders.built)
+        self.complete.is_some()
+    }
+
+    /// Whether so much is to go that nothing more should be taken in.
+    pub fn is_behind(&self) -> bool {
+        self.behind
     }
 
     /// Takes note of records that were committed.
@@ -57,12 +85,13 @@ impl Evictor {
             |record: &Observation| matches!(record, Observation::Policy { .. } | Observation::PolicyGone { .. });
         // What hits count for may be different now: the orders are made anew.
         if records.iter().any(policies) {
-            self.orders = None;
+            self.complete = None;
+            self.building = None;
         }
     }
 
-    /// Goes on with the orders, and commits what has to go, until `until_ns`. For the cap neither pairs of generations that
-    /// `superseded` names count, which are about to end, nor those of the reserved tenant.
+    /// Goes on with the orders, and commits what has to go: one piece of it, and more until `until_ns`. For the cap neither
+    /// pairs of generations that `superseded` names count, which are about to end, nor those of the reserved tenant.
     ///
     /// # Errors
     /// When another VM leads.
@@ -75,46 +104,157 @@ impl Evictor {
         (config, superseded): (&FilterConfig, &[ReplicaSlot]),
         until_ns: u64,
     ) -> Result<(), Deposed> {
-        let Some(index) = follower.index_mut_of(lease.head()) else { return Ok(()) };
-        if !self.is_needed(index, config) {
-            index.stop_journal();
-            self.orders = None;
+        self.behind = false;
+        let mut step = Step { host, keys, lease, follower, config, superseded, until_ns };
+        if !self.keep_orders(&mut step) {
             return Ok(());
+        }
+        // The contract's order. Each lets at least one piece go, however late it is.
+        let quotas_go_on = self.keep_quotas(&mut step)?;
+        let cap_goes_on = self.keep_cap(&mut step)?;
+        self.behind = cap_goes_on || quotas_go_on;
+        Ok(())
+    }
+
+    /// Takes in what has changed, and builds what has to be built; true when there are complete orders.
+    fn keep_orders<H: Host>(&mut self, step: &mut Step<'_, H>) -> bool {
+        let Some(index) = step.follower.index_mut_of(step.lease.head()) else { return false };
+        if !self.is_needed(index, step.config) {
+            index.stop_journal();
+            self.complete = None;
+            self.building = None;
+            return false;
         }
         let changes = index.take_journal();
         let index = &*index;
-        let is_lfu = |scope: &Scope| policy(index, config, scope).eviction == Eviction::Lfu;
-        let orders = self.orders.get_or_insert_with(|| Orders::new(config));
-        orders.order.note(index, &changes, is_lfu);
-        orders.prefixes.note(index, &changes);
-        while !orders.built {
-            let all = orders.order.build(index, BUILD_STEP, is_lfu) & orders.prefixes.build(index, BUILD_STEP);
-            orders.built = all;
-            if host.now_ns() >= until_ns {
+        self.note(index, step.config, &changes);
+        let grown = self.complete.as_ref().is_none_or(Orders::has_grown);
+        if grown && self.building.is_none() {
+            self.building = Some(Orders::new(step.config));
+        }
+        while let Some(building) = &mut self.building {
+            if building.build(index, step.config) {
+                self.complete = self.building.take();
+            }
+            if step.host.now_ns() >= step.until_ns {
                 break;
             }
         }
-        if !orders.built {
-            return Ok(());
+        self.complete.is_some()
+    }
+
+    fn note(&mut self, index: &Index, config: &FilterConfig, changes: &[Change]) {
+        for orders in self.complete.iter_mut().chain(&mut self.building) {
+            orders.order.note(index, changes, |scope| policy(index, config, scope).eviction == Eviction::Lfu);
+            orders.prefixes.note(index, changes);
         }
-        let tenants: Vec<&String> = config.quotas.keys().collect();
-        for tenant_id in tenants {
-            orders.keep_quota(host, keys, lease, follower, (config, tenant_id), until_ns)?;
-        }
-        orders.keep_cap(host, keys, lease, follower, (config, superseded), until_ns)
     }
 
     /// The orders cost memory and time: they are kept only from three quarters of a bound on.
     fn is_needed(&self, index: &Index, config: &FilterConfig) -> bool {
         let near = |bound: usize| bound as u64 / 4 * 3;
         let relieved = |bound: usize| bound as u64 / 2;
-        let bytes = || index.size().bytes;
         let limits = &config.limits;
-        let (pairs, memory) = match self.orders {
-            None => (near(limits.max_index_entries), near(limits.max_index_bytes)),
-            Some(_) => (relieved(limits.max_index_entries), relieved(limits.max_index_bytes)),
+        let (pairs, memory) = match (&self.complete, &self.building) {
+            (None, None) => (near(limits.max_index_entries), near(limits.max_index_bytes)),
+            _ => (relieved(limits.max_index_entries), relieved(limits.max_index_bytes)),
         };
-        !config.quotas.is_empty() || index.pairs() > pairs || bytes() > memory
+        !config.quotas.is_empty() || index.pairs() > pairs || index.size().bytes > memory
+    }
+
+    /// Finds out how much a tenant has that seems to have too much, ended generations left out, as far as time allows.
+    fn make_certain<H: Host>(&mut self, step: &mut Step<'_, H>) {
+        let config = step.config;
+        let Some(index) = step.follower.index_mut_of(step.lease.head()) else { return };
+        let is_uncertain =
+            |index: &Index| config.quotas.iter().any(|(tenant_id, quota)| index.may_exceed(tenant_id, *quota));
+        while is_uncertain(index) && !index.drop_ended(BUILD_STEP) && step.host.now_ns() < step.until_ns {}
+        let changes = index.take_journal();
+        self.note(index, config, &changes);
+    }
+
+    /// True if time was up before the quotas were kept.
+    fn keep_quotas<H: Host>(&mut self, step: &mut Step<'_, H>) -> Result<bool, Deposed> {
+        self.make_certain(step);
+        let tenants = step.config.quotas.len();
+        for _ in 0..tenants {
+            let at = self.next_quota % tenants.max(1);
+            let Some((tenant_id, quota)) = step.config.quotas.iter().nth(at) else { break };
+            // At least one piece goes of each that is looked at.
+            loop {
+                let Some(index) = step.follower.index_of(step.lease.head()) else { return Ok(false) };
+                let excess = index.keys_of_tenant(tenant_id).saturating_sub(*quota);
+                let blocks = usize::try_from(excess).unwrap_or(AT_ONCE).min(AT_ONCE);
+                if blocks == 0 {
+                    break;
+                }
+                // What is asked for has to go.
+                if !step.lease.has_room() {
+                    return Ok(true);
+                }
+                let Some(orders) = &mut self.complete else { return Ok(false) };
+                let victims = orders.prefixes.next(index, tenant_id, blocks, AT_ONCE);
+                if victims.is_empty() {
+                    break;
+                }
+                self.evict(step, Evicted::Quota, victims)?;
+                if step.is_over() {
+                    return Ok(true);
+                }
+            }
+            self.next_quota = at + 1;
+            if step.is_over() {
+                // The others have their turn next time; they are not known to have too much.
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    /// True if time was up before the cap and the bound of memory were kept.
+    fn keep_cap<H: Host>(&mut self, step: &mut Step<'_, H>) -> Result<bool, Deposed> {
+        loop {
+            let Some(index) = step.follower.index_of(step.lease.head()) else { return Ok(false) };
+            let Some(orders) = &mut self.complete else { return Ok(false) };
+            let excess = Excess::of(index, step.config, step.superseded, orders.entries());
+            let pairs = usize::try_from(excess.pairs).unwrap_or(AT_ONCE).min(AT_ONCE);
+            let max = if excess.memory { AT_ONCE } else { pairs };
+            if max == 0 {
+                return Ok(false);
+            }
+            if !step.lease.has_room() {
+                return Ok(true);
+            }
+            let superseded = step.superseded;
+            let counts = |replica: ReplicaSlot| excess.pairs == 0 || !superseded.contains(&replica);
+            let victims = orders.order.next(index, max, counts);
+            if victims.is_empty() {
+                return Ok(false);
+            }
+            let reason = if excess.pairs > 0 { Evicted::Cap } else { Evicted::Memory };
+            self.evict(step, reason, victims)?;
+            if step.is_over() {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn evict<H: Host>(&mut self, step: &mut Step<'_, H>, reason: Evicted, victims: Vec<Victim>) -> Result<(), Deposed> {
+        let config = step.config;
+        evict(step.host, step.keys, step.lease, step.follower, (config, reason), victims)?;
+        if let Some(index) = step.follower.index_mut_of(step.lease.head()) {
+            let changes = index.take_journal();
+            self.note(index, config, &changes);
+        }
+        Ok(())
+    }
+}
+
+// === impl Step ===
+
+impl<H: Host> Step<'_, H> {
+    fn is_over(&self) -> bool {
+        self.host.now_ns() >= self.until_ns
     }
 }
 
@@ -122,83 +262,41 @@ impl Evictor {
 
 impl Orders {
     fn new(config: &FilterConfig) -> Orders {
-        Orders { order: Order::default(), prefixes: Prefixes::new(config.quotas.keys()), built: false }
+        Orders { order: Order::default(), prefixes: Prefixes::new(config.quotas.keys()), entries: 0 }
     }
 
-    fn keep_quota(
-        &mut self,
-        host: &impl Host,
-        keys: &Keys,
-        lease: &mut Lease,
-        follower: &mut Follower,
-        (config, tenant_id): (&FilterConfig, &str),
-        until_ns: u64,
-    ) -> Result<(), Deposed> {
-        let quota = config.quotas.get(tenant_id).copied().unwrap_or(u64::MAX);
-        while lease.has_room() && host.now_ns() < until_ns {
-            let Some(index) = follower.index_of(lease.head()) else { break };
-            let excess = blocks_of(index, tenant_id).saturating_sub(quota);
-            let max = usize::try_from(excess).unwrap_or(usize::MAX).min(AT_ONCE);
-            let victims = if max > 0 { self.prefixes.next(index, tenant_id, max) } else { Vec::new() };
-            if victims.is_empty() {
-                break;
-            }
-            evict(host, keys, lease, follower, (config, Evicted::Quota), victims)?;
-            self.catch_up(follower, lease.head(), config);
-        }
-        Ok(())
+    /// Goes on; true when they are complete.
+    fn build(&mut self, index: &Index, config: &FilterConfig) -> bool {
+        let is_lfu = |scope: &Scope| policy(index, config, scope).eviction == Eviction::Lfu;
+        let complete = self.order.build(index, BUILD_STEP, is_lfu) & self.prefixes.build(index, BUILD_STEP);
+        self.entries = self.entries();
+        complete
     }
 
-    fn keep_cap(
-        &mut self,
-        host: &impl Host,
-        keys: &Keys,
-        lease: &mut Lease,
-        follower: &mut Follower,
-        (config, superseded): (&FilterConfig, &[ReplicaSlot]),
-        until_ns: u64,
-    ) -> Result<(), Deposed> {
-        while lease.has_room() && host.now_ns() < until_ns {
-            let Some(index) = follower.index_of(lease.head()) else { break };
-            let excess = Excess::of(index, config, superseded);
-            let max =
-                if excess.memory { AT_ONCE } else { usize::try_from(excess.pairs).unwrap_or(AT_ONCE).min(AT_ONCE) };
-            if max == 0 {
-                break;
-            }
-            let counts = |replica: ReplicaSlot| excess.memory || !superseded.contains(&replica);
-            let victims = self.order.next(index, max, counts);
-            if victims.is_empty() {
-                break;
-            }
-            let reason = if excess.pairs > 0 { Evicted::Cap } else { Evicted::Memory };
-            evict(host, keys, lease, follower, (config, reason), victims)?;
-            self.catch_up(follower, lease.head(), config);
-        }
-        Ok(())
+    fn entries(&self) -> usize {
+        self.order.len() + self.prefixes.len()
     }
 
-    /// Takes in what the last commit changed.
-    fn catch_up(&mut self, follower: &mut Follower, head: &Head, config: &FilterConfig) {
-        let Some(index) = follower.index_mut_of(head) else { return };
-        let changes = index.take_journal();
-        let index = &*index;
-        self.order.note(index, &changes, |scope| policy(index, config, scope).eviction == Eviction::Lfu);
-        self.prefixes.note(index, &changes);
+    /// Whether most of it may no longer be true.
+    fn has_grown(&self) -> bool {
+        self.entries() > 2 * self.entries + FEW_ENTRIES
     }
 }
 
 // === impl Excess ===
 
 impl Excess {
-    fn of(index: &Index, config: &FilterConfig, superseded: &[ReplicaSlot]) -> Excess {
+    /// Of an index with orders of `entries` entries beside it.
+    fn of(index: &Index, config: &FilterConfig, superseded: &[ReplicaSlot], entries: usize) -> Excess {
         let reserved = index.dictionary().members_of_tenant(RESERVED_TENANT);
         let reserved = reserved.filter(|replica| !superseded.contains(replica));
         let uncounted = superseded.iter().copied().chain(reserved).map(|replica| index.pairs_of(replica)).sum();
         let counted = index.pairs().saturating_sub(uncounted);
+        let bytes = index.size().bytes + entries as u64 * ENTRY_BYTES;
         Excess {
             pairs: counted.saturating_sub(config.limits.max_index_entries as u64),
-            memory: index.size().bytes > config.limits.max_index_bytes as u64,
+            // An index that holds nothing has nothing to give.
+            memory: bytes > config.limits.max_index_bytes as u64 && index.pairs() > 0,
         }
     }
 }
@@ -234,12 +332,6 @@ fn evict(
 /// The policy that a scope's blocks are held under.
 pub fn policy<'a>(index: &'a Index, config: &'a FilterConfig, scope: &Scope) -> &'a Policy {
     config.policies.effective(&scope.tenant_id, |tenant_id| index.dictionary().policy(tenant_id))
-}
-
-/// Distinct blocks that are held for a tenant.
-fn blocks_of(index: &Index, tenant_id: &str) -> u64 {
-    let scopes = index.dictionary().scopes().filter(|(_, scope)| scope.tenant_id == tenant_id);
-    scopes.map(|(slot, _)| index.keys_of(slot)).sum()
 }
 
 #[cfg(test)]

@@ -280,7 +280,7 @@ impl Building {
 
 impl Copy {
     /// The first page from `next` on without which the log from `head.first` on is not enough. The dictionary's is
-    /// always one: a number in a shard must not be older news than its meaning.
+    /// always one: a number in a page of blocks must not be older news than its meaning.
     fn needed_page(&self, next: u32, head: &Head) -> Option<u32> {
         // A short log from its beginning is quicker to read than all the pages, most of which are empty.
         if head.first <= 1 && head.last <= SHORT_LOG {

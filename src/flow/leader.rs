@@ -288,6 +288,7 @@ impl Ready {
         self.evict(host, keys, lease, follower, config, until_ns)?;
         while lease.has_room()
             && follower.index_of(lease.head()).is_some()
+            && !self.evictor.is_behind()
             && let Some(batch) = self.ingest.take_batch(config.limits.segment_bytes)
         {
             let (next_replica, next_scope) = self.ingest.next_numbers();
@@ -327,7 +328,10 @@ impl Ready {
         let superseded = self.ingest.superseded();
         self.evictor.step(host, keys, lease, follower, (config, &superseded), until_ns)?;
         self.ingest.evicts(self.evictor.is_ready());
-        self.ingest.set_out_of_memory(host.memory_bytes() > MAX_VM_BYTES);
+        let bytes = follower.index_of(lease.head()).map_or(0, |index| index.size().bytes);
+        let bound = config.limits.max_index_bytes as u64;
+        let too_large = bytes > bound.saturating_add(bound / 8);
+        self.ingest.set_out_of_memory(too_large || host.memory_bytes() > MAX_VM_BYTES);
         Ok(())
     }
 
@@ -409,7 +413,7 @@ impl Ready {
         }
         self.refused.full += refused.full;
         if refused.memory > 0 && self.refused.memory == 0 {
-            host.log(Level::Warn, "the VM has no memory for more: new blocks are not taken");
+            host.log(Level::Warn, "no memory for more (limits.max_index_bytes, or the VM's): new blocks are not taken");
         }
         self.refused.memory += refused.memory;
         metrics::count_refused(host, Refusal::Full, refused.full);

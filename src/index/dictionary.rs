@@ -43,6 +43,7 @@ pub struct Replica {
 pub struct Dictionary {
     scopes: HashMap<ScopeSlot, KnownScope>,
     by_scope: HashMap<Arc<Scope>, ScopeSlot>,
+    by_tenant: HashMap<String, BTreeSet<ScopeSlot>>,
     /// The models that an adapter has scopes of, with how many, by tenant and adapter.
     adapters: HashMap<String, HashMap<String, BTreeMap<String, u32>>>,
     replicas: HashMap<ReplicaSlot, Replica>,
@@ -145,6 +146,11 @@ impl Dictionary {
         self.scopes.iter().map(|(slot, known)| (*slot, &*known.scope))
     }
 
+    /// The scopes of a tenant, in order.
+    pub fn scopes_of(&self, tenant_id: &str) -> impl Iterator<Item = ScopeSlot> {
+        self.by_tenant.get(tenant_id).into_iter().flatten().copied()
+    }
+
     /// How many scopes there are.
     pub fn scope_count(&self) -> usize {
         self.scopes.len()
@@ -234,6 +240,7 @@ impl Dictionary {
         self.remove_scope(slot);
         let name = Arc::new(scope.clone());
         self.by_scope.insert(Arc::clone(&name), slot);
+        self.by_tenant.entry_ref(&scope.tenant_id).or_default().insert(slot);
         self.scopes.insert(slot, KnownScope { scope: name, published: None });
         if !scope.adapter_id.is_empty() {
             let adapters = self.adapters.entry_ref(&scope.tenant_id).or_default();
@@ -246,6 +253,12 @@ impl Dictionary {
         let Some(KnownScope { scope, published }) = self.scopes.remove(&slot) else { return };
         if self.by_scope.get(&scope) == Some(&slot) {
             self.by_scope.remove(&scope);
+        }
+        if let Some(scopes) = self.by_tenant.get_mut(&scope.tenant_id) {
+            scopes.remove(&slot);
+            if scopes.is_empty() {
+                self.by_tenant.remove(&scope.tenant_id);
+            }
         }
         if let Some(published) = published
             && self.published_scopes.get(&published) == Some(&slot)

@@ -1,20 +1,45 @@
-//! The values in shared data: the head, log segments and pages, as bytes; and the batches of delivered hits in the shared
-//! queue.
+//! The values in shared data: the head, log segments and pages, as bytes; and the batches of delivered hits in the
+//! shared queue. `tests/golden/shared_data.json` has some of each, made from what is said here.
 //!
-//! All integers are little-endian; the last 8 bytes of a value are the XXH3-64 of all before them. Layout:
+//! All integers are little-endian; the last 8 bytes of a value are the XXH3-64 (seed 0) of all before them. Layout:
 //!
 //! ```text
 //! every value   magic "WR" | kind u8 ('H', 'L', 'P' or 'C') | format u8 | incarnation u64 | … | checksum u64
 //! head          term u64 | first u64 | last u64 | oldest_page u64 | pages u32 | ring u32 | hub_epoch u64 |
-//!               hub_sequence u64 | heard_ms u64 | beat u64 | next_replica u32 | next_scope u32 | flags u32
+//!               hub_sequence u64 | heard_ms u64 | beat u64 | next_replica u32 | next_scope u32 |
+//!               flags u32 (1 the leader serves, 2 complete)
 //! log segment   term u64 | sequence u64 | records
 //! page          number u32 | as_of u64 | records
 //! credits       records
 //! ```
 //!
-//! Records are a `warmroute.v1.Chunk`. One commit is one segment and one log sequence. A value that does not parse is
-//! a value to read again; it is never used in part. The records of credits are `HitCounts` only, whose counts are what to
-//! add, at least 1 and the same throughout a record; what does not parse is dropped.
+//! Records are a `warmroute.v1.Chunk` of the length that is left: fields in the order of their numbers, those with the
+//! value 0 left out (but not an `access_count`), counts packed, keys big-endian. `observation.proto` says what each field
+//! is. One commit is one segment and one log sequence. A value that does not parse is a value to read again; it is never
+//! used in part. A kind of record that a build does not know is skipped.
+//!
+//! In the log, replicas and scopes have numbers of the log's own. What a record means there:
+//!
+//! | Record | In segments | In pages |
+//! |---|---|---|
+//! | `Scope`, `ScopeGone` | the number has this name, or none any more | page 0 names the scopes |
+//! | `ReplicaUp` | a new generation, which counts from its `ReplicaComplete` | page 0: one that has not ended |
+//! | `ReplicaComplete` | it counts, and ends those before it of the same replica | page 0: it counts |
+//! | `ReplicaGone` | it has ended, and those before it of the same replica | never |
+//! | `PublishedNumber` | the hub's number for it now, for the next leader | page 0: the same |
+//! | `ReplicaStats`, `Reasserted` | as in the stream | page 0: the last of each generation |
+//! | `CachePolicy`, `CachePolicyGone` | as in the stream | page 0 has the policies that there are |
+//! | `BlockStored` | held, and listed by page `page` + 1; hits stay as they are | page n + 1: held; `page` is n |
+//! | `BlockRemoved`, `AllBlocksCleared` | not held any more: reported, expired or evicted | never |
+//! | `HitCounts` | what the hits are now | never: `BlockStored` says so there |
+//!
+//! So page 0 is the dictionary, and page n + 1 lists the (block, replica) pairs whose last `BlockStored` named n, run by
+//! run: consecutive blocks that a generation holds alike, with the key before them in their run, and whether they are
+//! chained. Generations that have ended are left out. A page that was loaded as of a sequence has what segments up to
+//! there say of the pairs that it lists, and nothing of theirs changes it again; what they say of others is applied.
+//!
+//! The records of credits are `HitCounts` only, whose counts are what to add, at least 1 and the same throughout a
+//! record; what does not parse is dropped.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -46,7 +71,7 @@ pub struct Head {
     pub last: u64,
     /// No page is older than this log sequence.
     pub oldest_page: u64,
-    /// Number of pages: the dictionary's, and one for each shard.
+    /// Number of pages: the dictionary's, and those that list blocks.
     pub pages: u32,
     /// Number of log slots.
     pub ring: u32,
@@ -81,7 +106,7 @@ pub struct Segment {
     pub records: Vec<Observation>,
 }
 
-/// A part of the state: page 0 is the dictionary, page n + 1 is shard n.
+/// A part of the state: page 0 is the dictionary, the others list blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
     /// The life of the log.

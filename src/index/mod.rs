@@ -220,6 +220,23 @@ impl Index {
         self.runs.keys_of(scope)
     }
 
+    /// How many distinct blocks are held for a tenant at least: none that only ended generations may hold counts.
+    pub fn keys_of_tenant(&self, tenant_id: &str) -> u64 {
+        self.dictionary.scopes_of(tenant_id).map(|scope| self.runs.keys_at_least(scope)).sum()
+    }
+
+    /// Whether more than `quota` distinct blocks of a tenant may be held, and it is not certain how many are, since generations
+    /// have ended.
+    pub fn may_exceed(&self, tenant_id: &str, quota: u64) -> bool {
+        let most: u64 = self.dictionary.scopes_of(tenant_id).map(|scope| self.runs.keys_of(scope)).sum();
+        most > quota && self.keys_of_tenant(tenant_id) < most
+    }
+
+    /// Of [those](Index::keys_of), how many are certain to be held by a generation that has not ended.
+    pub fn keys_at_least(&self, scope: ScopeSlot) -> u64 {
+        self.runs.keys_at_least(scope)
+    }
+
     /// The scopes that a generation holds something in, in order.
     pub fn scopes_of(&self, replica: ReplicaSlot) -> Vec<ScopeSlot> {
         let mut scopes: Vec<ScopeSlot> = self.runs.scopes_of(replica).collect();
@@ -355,6 +372,14 @@ impl Index {
             self.counted.retain(|scope| runs.keys_of(*scope) > 0 || dictionary.scope(*scope).is_some());
         }
         swept
+    }
+
+    /// Drops what generations hold that have ended, for about `budget` steps, wherever the sweep is. True when none of it is
+    /// left, and every count is exact.
+    pub fn drop_ended(&mut self, budget: usize) -> bool {
+        let dropped = self.runs.drop_cleared(budget);
+        self.take_turns();
+        dropped
     }
 
     /// Where the sweep is.

@@ -5,12 +5,14 @@
 //! by anyone. Among blocks of one run that are alike, the later one goes first, since it is of no use without those before
 //! it; everything else that is alike goes by tenant, model, scheme, adapter, hash and replica, as in the public contract.
 //!
-//! Blocks are ordered by runs: a bucket for each rank has the runs in which something is of that rank, or was. So an order
-//! is as large as the number of stretches, keeping it is a look-up a change, and what it says is checked when it is asked
-//! for. It is built in steps. Re-assertions do not count: what was announced longest ago goes first.
+//! Blocks are ordered by runs: for each rank the runs in which something is of that rank, or was. So keeping an order is one
+//! entry a change, and what it says is checked when it is asked for. Entries that are no longer true stay until they come
+//! first: an order that has [grown](Order::len) is to be made anew, which is done in steps. Re-assertions do not count: what
+//! was announced longest ago goes first. Where much is of one rank, a part of it at a time is compared.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
@@ -19,8 +21,10 @@ use crate::index::Index;
 use crate::index::runs::{Change, Span};
 use crate::observation::{BlockKey, RESERVED_TENANT, ReplicaSlot, Scope, ScopeSlot};
 
-/// Runs of one rank that are compared with each other; beyond that, those that came first go first.
+/// Blocks, or stretches of them, that are compared with each other where more are of one rank.
 const COMPARED: usize = 1_024;
+/// Blocks at replicas that are looked at for that, about, beyond which no further run is.
+const LOOKED_AT: usize = 1 << 15;
 
 /// Hits (0 where they do not count), and last-seen in Unix ms.
 type Rank = (u32, u64);
@@ -36,14 +40,14 @@ pub struct Victim {
     pub replica: ReplicaSlot,
 }
 
-/// Runs by rank, some of which have nothing of that rank any more.
+/// Runs by rank, some of which have nothing of that rank any more: hits 32 bits, last-seen 64, run 32.
 #[derive(Clone, Debug, Default)]
-struct Buckets(BTreeMap<Rank, Vec<u32>>);
+struct Ranked(BTreeSet<u128>);
 
 /// The order in which pairs go.
 #[derive(Clone, Debug, Default)]
 pub struct Order {
-    buckets: Buckets,
+    ranked: Ranked,
     /// Runs below this number are in it, but for what has changed since.
     built: u32,
     /// The scopes in which hits count.
@@ -53,7 +57,7 @@ pub struct Order {
 /// The orders in which blocks of the tenants that have a quota go.
 #[derive(Clone, Debug, Default)]
 pub struct Prefixes {
-    tenants: HashMap<String, Buckets>,
+    tenants: HashMap<String, Ranked>,
     built: u32,
 }
 
@@ -66,8 +70,8 @@ struct Candidate {
     replica: ReplicaSlot,
     run: u32,
     at: usize,
-    /// The first offset of what is alike before it, if that is to go after it.
-    from: usize,
+    /// What is alike before it, if that is to go after it: ranges of offsets, the last of them at the end.
+    earlier: Vec<(usize, usize)>,
 }
 
 // === impl Order ===
@@ -84,7 +88,7 @@ impl Order {
             let Some((scope, _)) = index.runs().run(run) else { continue };
             let counts = self.counts(index, scope, &is_lfu);
             for span in index.runs().spans(run) {
-                self.buckets.add(rank(counts, span.access_count, span.last_seen_ms), run);
+                self.ranked.add(rank(counts, span.access_count, span.last_seen_ms), run);
                 left = left.saturating_sub(1);
             }
         }
@@ -101,7 +105,7 @@ impl Order {
         for change in changes.iter().filter(|change| !change.left_behind) {
             let Some((scope, _)) = index.runs().run(change.run) else { continue };
             let counts = self.counts(index, scope, &is_lfu);
-            self.buckets.add(rank(counts, change.access_count, change.last_seen_ms), change.run);
+            self.ranked.add(rank(counts, change.access_count, change.last_seen_ms), change.run);
         }
     }
 
@@ -109,27 +113,51 @@ impl Order {
     /// which never count. All of them must go then.
     pub fn next(&mut self, index: &Index, max: usize, counts: impl Fn(ReplicaSlot) -> bool) -> Vec<Victim> {
         let mut victims = Vec::new();
-        while victims.len() < max {
-            let Some((rank, runs)) = self.buckets.first(COMPARED) else { break };
+        while victims.len() < max
+            && let Some(rank) = self.ranked.first()
+        {
             let lfu = &self.lfu;
             let of_rank = |scope: ScopeSlot, span: &Span| {
                 rank == self::rank(lfu.contains(&scope), span.access_count, span.last_seen_ms)
             };
             let mut heap = BinaryHeap::new();
-            for run in &runs {
-                let Some((scope, follows)) = index.runs().run(*run) else { continue };
-                for span in index.runs().spans(*run).filter(|span| of_rank(scope, span) && counts(span.replica)) {
-                    let ends = if follows { span.until - 1..span.until } else { span.from..span.until };
-                    for at in ends {
-                        let from = if follows { span.from } else { at };
-                        heap.extend(Candidate::new(index, scope, (*run, at, from), Some(span.replica)).map(Reverse));
-                    }
+            let (mut runs, mut looked_at) = (Vec::new(), 0);
+            for run in self.ranked.runs(rank) {
+                runs.push(run);
+                let Some((scope, follows)) = index.runs().run(run) else { continue };
+                let spans = index.runs().spans(run).inspect(|_| looked_at += 1);
+                let spans: Vec<Span> = spans.filter(|span| of_rank(scope, span) && counts(span.replica)).collect();
+                for alike in spans.chunk_by(|one, next| one.replica == next.replica) {
+                    let replica = alike.first().map(|span| span.replica);
+                    let alike = alike.iter().map(|span| span.from..span.until);
+                    heap.extend(candidates(index, (scope, run, follows), alike, replica).into_iter().map(Reverse));
+                }
+                if heap.len() >= COMPARED || looked_at >= LOOKED_AT {
+                    break;
                 }
             }
-            let left = go(index, heap, max, &mut victims, |_, candidate, out| out.push(candidate.victim(index)));
-            self.buckets.drop_first(&runs, left);
+            let mut left = HashSet::new();
+            while let Some(Reverse(candidate)) = heap.pop() {
+                if victims.len() >= max {
+                    left.insert(candidate.run);
+                    continue;
+                }
+                victims.extend(candidate.victim(index));
+                heap.extend(candidate.before(index).map(Reverse));
+            }
+            self.ranked.drop(rank, runs.into_iter().filter(|run| !left.contains(run)));
         }
-        victims.into_iter().flatten().collect()
+        victims
+    }
+
+    /// How many entries there are, those that are no longer true included.
+    pub fn len(&self) -> usize {
+        self.ranked.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     fn counts(&mut self, index: &Index, slot: ScopeSlot, is_lfu: &impl Fn(&Scope) -> bool) -> bool {
@@ -146,7 +174,7 @@ impl Order {
 impl Prefixes {
     /// For these tenants; nothing is in it yet.
     pub fn new<'a>(tenants: impl Iterator<Item = &'a String>) -> Prefixes {
-        Prefixes { tenants: tenants.map(|tenant_id| (tenant_id.clone(), Buckets::default())).collect(), built: 0 }
+        Prefixes { tenants: tenants.map(|tenant_id| (tenant_id.clone(), Ranked::default())).collect(), built: 0 }
     }
 
     /// As [`Order::build`].
@@ -156,9 +184,9 @@ impl Prefixes {
             let run = self.built;
             self.built += 1;
             left = left.saturating_sub(1);
-            let Some(buckets) = self.buckets_of(index, run) else { continue };
+            let Some(ranked) = self.ranked_of(index, run) else { continue };
             for span in index.runs().spans(run) {
-                buckets.add((0, span.last_seen_ms), run);
+                ranked.add((0, span.last_seen_ms), run);
                 left = left.saturating_sub(1);
             }
         }
@@ -168,69 +196,102 @@ impl Prefixes {
     /// Takes in what has changed.
     pub fn note(&mut self, index: &Index, changes: &[Change]) {
         for change in changes {
-            if let Some(buckets) = self.buckets_of(index, change.run) {
-                buckets.add((0, change.last_seen_ms), change.run);
+            if let Some(ranked) = self.ranked_of(index, change.run) {
+                ranked.add((0, change.last_seen_ms), change.run);
             }
         }
     }
 
-    /// At most `max` blocks of a tenant that go first, in order, each with all its holders. All of them must go then.
-    pub fn next(&mut self, index: &Index, tenant_id: &str, max: usize) -> Vec<Victim> {
-        let Some(buckets) = self.tenants.get_mut(tenant_id) else { return Vec::new() };
-        let mut victims = Vec::new();
-        while victims.len() < max {
-            let Some(((_, last_seen_ms), runs)) = buckets.first(COMPARED) else { break };
+    /// Blocks of a tenant that go first, in order, each with all its holders: at most `blocks` of them, and no more once
+    /// there are `pairs` victims. All of them must go then.
+    pub fn next(&mut self, index: &Index, tenant_id: &str, blocks: usize, pairs: usize) -> Vec<Victim> {
+        let Some(ranked) = self.tenants.get_mut(tenant_id) else { return Vec::new() };
+        let (mut victims, mut gone) = (Vec::new(), 0);
+        while gone < blocks
+            && victims.len() < pairs
+            && let Some(rank) = ranked.first()
+        {
             let mut heap = BinaryHeap::new();
-            for run in &runs {
-                let Some((scope, follows)) = index.runs().run(*run) else { continue };
-                let spans: Vec<Span> = index.runs().spans(*run).collect();
-                let newest = |at: usize| {
-                    let covering = spans.iter().filter(|span| span.from <= at && at < span.until);
-                    covering.map(|span| span.last_seen_ms).max() == Some(last_seen_ms)
-                };
-                let mut alike: Vec<(usize, usize)> = Vec::new();
-                let ends = spans.iter().map(|span| span.until).max().unwrap_or(0);
-                for at in (0..ends).filter(|at| newest(*at)) {
-                    match alike.last_mut().filter(|(_, until)| follows && *until == at) {
-                        Some((_, until)) => *until = at + 1,
-                        None => alike.push((at, at + 1)),
-                    }
-                }
-                for (from, until) in alike {
-                    heap.extend(Candidate::new(index, scope, (*run, until - 1, from), None).map(Reverse));
+            let (mut runs, mut looked_at) = (Vec::new(), 0);
+            for run in ranked.runs(rank) {
+                runs.push(run);
+                let Some((scope, follows)) = index.runs().run(run) else { continue };
+                let alike = newest_at(index, run, rank.1, &mut looked_at);
+                heap.extend(candidates(index, (scope, run, follows), alike.into_iter(), None).into_iter().map(Reverse));
+                if heap.len() >= COMPARED || looked_at >= LOOKED_AT {
+                    break;
                 }
             }
-            let left = go(index, heap, max, &mut victims, |index, candidate, out| {
-                let Some(key) = index.runs().run_key(candidate.run, candidate.at) else { return };
-                let Some((scope, _)) = index.runs().run(candidate.run) else { return };
-                let holders = index.holders(scope, &key);
-                out.push(holders.map(|holder| Victim { scope, key: key.clone(), replica: holder.replica }).collect());
-            });
-            buckets.drop_first(&runs, left);
+            let mut left = HashSet::new();
+            while let Some(Reverse(candidate)) = heap.pop() {
+                if gone >= blocks || victims.len() >= pairs {
+                    left.insert(candidate.run);
+                    continue;
+                }
+                if let Some(Victim { scope, key, .. }) = candidate.victim(index) {
+                    let holders = index.holders(scope, &key);
+                    victims.extend(holders.map(|holder| Victim { scope, key: key.clone(), replica: holder.replica }));
+                    gone += 1;
+                }
+                heap.extend(candidate.before(index).map(Reverse));
+            }
+            ranked.drop(rank, runs.into_iter().filter(|run| !left.contains(run)));
         }
-        victims.into_iter().flatten().collect()
+        victims
     }
 
-    fn buckets_of(&mut self, index: &Index, run: u32) -> Option<&mut Buckets> {
+    /// How many entries there are, those that are no longer true included.
+    pub fn len(&self) -> usize {
+        self.tenants.values().map(|ranked| ranked.0.len()).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn ranked_of(&mut self, index: &Index, run: u32) -> Option<&mut Ranked> {
         let (scope, _) = index.runs().run(run)?;
         self.tenants.get_mut(&index.dictionary().scope(scope)?.tenant_id)
     }
 }
 
-/// Lets candidates go in order until there are `max` victims; the runs of those that are left.
-fn go(
+/// What of a run is alike, in order: its last block, if the run's blocks follow each other, or each by itself.
+fn candidates(
     index: &Index,
-    mut heap: BinaryHeap<Reverse<Candidate>>,
-    max: usize,
-    victims: &mut Vec<Vec<Victim>>,
-    mut take: impl FnMut(&Index, &Candidate, &mut Vec<Vec<Victim>>),
-) -> HashSet<u32> {
-    while victims.len() < max {
-        let Some(Reverse(candidate)) = heap.pop() else { break };
-        take(index, &candidate, victims);
-        heap.extend(candidate.before(index).map(Reverse));
+    (scope, run, follows): (ScopeSlot, u32, bool),
+    alike: impl Iterator<Item = Range<usize>>,
+    replica: Option<ReplicaSlot>,
+) -> Vec<Candidate> {
+    if !follows {
+        return alike.flatten().filter_map(|at| Candidate::new(index, scope, (run, at, Vec::new()), replica)).collect();
     }
-    heap.into_iter().map(|Reverse(candidate)| candidate.run).collect()
+    let mut earlier: Vec<(usize, usize)> = Vec::new();
+    for Range { start, end } in alike {
+        match earlier.last_mut().filter(|(_, until)| *until == start) {
+            Some((_, until)) => *until = end,
+            None => earlier.push((start, end)),
+        }
+    }
+    let Some((from, until)) = earlier.pop() else { return Vec::new() };
+    let Some(at) = until.checked_sub(1) else { return Vec::new() };
+    earlier.extend((from < at).then_some((from, at)));
+    Candidate::new(index, scope, (run, at, earlier), replica).into_iter().collect()
+}
+
+/// Where in a run the newest report of a block is of `last_seen_ms`: each offset.
+fn newest_at(index: &Index, run: u32, last_seen_ms: u64, looked_at: &mut usize) -> Vec<Range<usize>> {
+    let mut newest: Vec<u64> = Vec::new();
+    for span in index.runs().spans(run) {
+        if newest.len() < span.until {
+            newest.resize(span.until, 0);
+        }
+        let blocks = newest.get_mut(span.from..span.until).unwrap_or_default();
+        blocks.iter_mut().for_each(|newest| *newest = span.last_seen_ms.max(*newest));
+        *looked_at += 1 + blocks.len();
+    }
+    let of_rank = newest.iter().enumerate().filter(|(_, newest)| **newest == last_seen_ms);
+    of_rank.map(|(at, _)| at..at + 1).collect()
 }
 
 fn rank(counts: bool, access_count: u32, last_seen_ms: u64) -> Rank {
@@ -244,7 +305,7 @@ impl Candidate {
     fn new(
         index: &Index,
         scope: ScopeSlot,
-        (run, at, from): (u32, usize, usize),
+        (run, at, earlier): (u32, usize, Vec<(usize, usize)>),
         replica: Option<ReplicaSlot>,
     ) -> Option<Candidate> {
         let scope = Arc::clone(index.dictionary().scope_name(scope)?);
@@ -254,21 +315,22 @@ impl Candidate {
         };
         let hash = bytes(&index.runs().run_key(run, at)?);
         let counts = scope.tenant_id != RESERVED_TENANT;
-        counts.then_some(Candidate { scope, hash, replica_id, replica: replica.unwrap_or_default(), run, at, from })
+        counts.then_some(Candidate { scope, hash, replica_id, replica: replica.unwrap_or_default(), run, at, earlier })
     }
 
     /// The one that is to go after it.
-    fn before(self, index: &Index) -> Option<Candidate> {
-        let at = self.at.checked_sub(1).filter(|at| *at >= self.from)?;
+    fn before(mut self, index: &Index) -> Option<Candidate> {
+        let (from, until) = self.earlier.pop()?;
+        let at = until.checked_sub(1)?;
+        self.earlier.extend((from < at).then_some((from, at)));
         let hash = bytes(&index.runs().run_key(self.run, at)?);
         Some(Candidate { at, hash, ..self })
     }
 
-    fn victim(&self, index: &Index) -> Vec<Victim> {
-        let scope = index.runs().run(self.run).map(|(scope, _)| scope);
-        let key = index.runs().run_key(self.run, self.at);
-        let victim = |(scope, key)| Victim { scope, key, replica: self.replica };
-        scope.zip(key).map(victim).into_iter().collect()
+    fn victim(&self, index: &Index) -> Option<Victim> {
+        let (scope, _) = index.runs().run(self.run)?;
+        let key = index.runs().run_key(self.run, self.at)?;
+        Some(Victim { scope, key, replica: self.replica })
     }
 }
 
@@ -278,32 +340,30 @@ fn bytes(key: &BlockKey) -> Vec<u8> {
     bytes
 }
 
-// === impl Buckets ===
+// === impl Ranked ===
 
-impl Buckets {
+impl Ranked {
     fn add(&mut self, rank: Rank, run: u32) {
-        let runs = self.0.entry(rank).or_default();
-        if runs.last() != Some(&run) {
-            runs.push(run);
-        }
+        self.0.insert(entry(rank, run));
     }
 
-    /// The first rank with at most `max` of its runs.
-    fn first(&self, max: usize) -> Option<(Rank, Vec<u32>)> {
-        let (rank, runs) = self.0.first_key_value()?;
-        let mut runs: Vec<u32> = runs.iter().take(max).copied().collect();
-        runs.sort_unstable();
-        runs.dedup();
-        Some((*rank, runs))
+    fn first(&self) -> Option<Rank> {
+        self.0.first().map(|entry| ((entry >> 96) as u32, (entry >> 32) as u64))
     }
 
-    /// Takes these runs out of the first rank, but for those that are `left`.
-    fn drop_first(&mut self, runs: &[u32], left: HashSet<u32>) {
-        let Some(mut first) = self.0.first_entry() else { return };
-        let gone: HashSet<u32> = runs.iter().copied().filter(|run| !left.contains(run)).collect();
-        first.get_mut().retain(|run| !gone.contains(run));
-        if first.get().is_empty() {
-            first.remove();
+    /// The runs of a rank.
+    fn runs(&self, rank: Rank) -> impl Iterator<Item = u32> {
+        self.0.range(entry(rank, 0)..=entry(rank, u32::MAX)).map(|entry| *entry as u32)
+    }
+
+    /// These runs have nothing of a rank any more.
+    fn drop(&mut self, rank: Rank, runs: impl Iterator<Item = u32>) {
+        for run in runs {
+            self.0.remove(&entry(rank, run));
         }
     }
+}
+
+fn entry((count, last_seen_ms): Rank, run: u32) -> u128 {
+    u128::from(count) << 96 | u128::from(last_seen_ms) << 32 | u128::from(run)
 }

@@ -21,7 +21,7 @@ impl Publisher {
         self.index.dictionary().replica(replica).map(|replica| &*replica.address)
     }
 
-    /// Observations that rebuild what producers reported, scopes apart. The blocks of one report in one shard come
+    /// Observations that rebuild what producers reported, scopes apart. Consecutive blocks that are alike come
     /// together, however many these are. A producer never says that it has said all, so each replica is complete.
     pub fn reported_observations(&self) -> Vec<Observation> {
         let replicas = self.reported();

@@ -48,7 +48,6 @@ const SWEEP_TICKS: usize = 300;
 pub enum LeftOut {
     CountLowered,
     QuotasChange,
-    ReservedBeyondCap,
     ShareOutOfRange,
     TenantEvictions,
 }
@@ -81,12 +80,8 @@ struct Log {
 
 /// Why the case cannot be replayed through the log.
 pub fn inexpressible(case: &Case) -> Option<LeftOut> {
-    let cap = case.config.max_entries.filter(|cap| *cap > 0).unwrap_or(u64::MAX);
     case.steps.iter().find_map(|step| match step {
         Step::Policies { tenants: Some(_), .. } => Some(LeftOut::QuotasChange),
-        Step::Ingest(Update { bypass: true, prefixes, .. }) if prefixes.len() as u64 > cap => {
-            Some(LeftOut::ReservedBeyondCap)
-        }
         Step::Ingest(Update { stats: Some(stats), .. }) => {
             let is_beyond = |share: Float| share.0.is_finite() && !(0.0..=1.0).contains(&share.0);
             [stats.pressure, stats.hit_rate].into_iter().any(is_beyond).then_some(LeftOut::ShareOutOfRange)
@@ -141,7 +136,6 @@ impl LeftOut {
     pub fn as_str(self) -> &'static str {
         match self {
             LeftOut::CountLowered => "the rest of a case lowers a count of hits, which hits only raise",
-            LeftOut::ReservedBeyondCap => "a case puts more of the reserved tenant than the cap past the hub at once",
             LeftOut::QuotasChange => "a case changes quotas, which are configuration: another one has a log of its own",
             LeftOut::TenantEvictions => "a step asks how much went of one tenant, which no VM counts",
             LeftOut::ShareOutOfRange => "a case reports a share below 0 or above 1, which the stream does not carry",

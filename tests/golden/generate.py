@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the golden files from the formats' definitions, independently of the Rust code.
 
-    generate.py            verifies what the vectors are known to be, and writes fingerprints.json, affinity.json and
-                           domains.json
+    generate.py            verifies what the vectors are known to be, and writes fingerprints.json, affinity.json,
+                           domains.json and shared_data.json
     generate.py --check    the same, but compares instead of writing; exit code 1 if a file differs
 
 XXH3-64 is written out here from its specification (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md),
@@ -14,6 +14,8 @@ import json
 import struct
 import sys
 from pathlib import Path
+
+import shared_data
 
 HERE = Path(__file__).resolve().parent
 
@@ -415,10 +417,33 @@ def domains():
     return f'{{\n  "note": {json.dumps(DOMAIN_NOTE)},\n  "domains": [\n{lines}\n  ]\n}}\n'
 
 
+# === Values in shared data ===
+
+SHARED_DATA_NOTE = "Made by generate.py. Values in shared data, piece by piece: what it is, and its bytes in hex."
+
+
+def shared_values():
+    """The file's text: one piece a line."""
+    values = []
+    for name, pieces in shared_data.VALUES.items():
+        lines = ",\n".join("      " + json.dumps(piece) for piece in shared_data.checked(pieces, xxh3_64))
+        values.append(f"    {json.dumps(name)}: [\n{lines}\n    ]")
+    joined = ",\n".join(values)
+    return f'{{\n  "note": {json.dumps(SHARED_DATA_NOTE)},\n  "values": {{\n{joined}\n  }}\n}}\n'
+
+
+FILES = {
+    "fingerprints.json": fingerprints,
+    "affinity.json": affinity,
+    "domains.json": domains,
+    "shared_data.json": shared_values,
+}
+
+
 def main(arguments):
     if arguments not in ([], ["--check"]):
         sys.exit(__doc__.strip())
-    for name, made in [("fingerprints.json", fingerprints()), ("affinity.json", affinity()), ("domains.json", domains())]:
+    for name, made in ((name, make()) for name, make in FILES.items()):
         file = HERE / name
         if not arguments:
             file.write_text(made)

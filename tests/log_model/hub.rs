@@ -69,17 +69,6 @@ impl Hub {
         *self = renumbered;
     }
 
-    /// How much it knows of.
-    pub fn blocks(&self) -> usize {
-        self.known.held.blocks().len()
-    }
-
-    /// Whether a generation is announced that is not complete.
-    pub fn is_arriving(&self) -> bool {
-        let generations = (0..REPLICAS).flat_map(|name| self.known.held.generations(&member(name)));
-        generations.into_iter().any(|slot| self.known.held.generation(slot).is_some_and(|(_, complete)| !complete))
-    }
-
     /// Observations that rebuild all that it knows.
     pub fn state(&self) -> Vec<Observation> {
         let named = self.scopes.iter().map(|(chain, slot)| Observation::Scope { slot: *slot, scope: scope(*chain) });

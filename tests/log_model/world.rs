@@ -187,11 +187,6 @@ impl World {
 
     /// All is told again, in as many pieces as it takes; hits are forgotten with the generations that had them.
     fn restart_hub(&mut self) -> Result<(), String> {
-        // A leader that is not near its cap keeps no order yet: of a reset that is too much for it, it refuses the end.
-        // And what a generation held that is still arriving counts twice until the reset is complete.
-        if self.oracle.would_jump(self.hub.blocks()) || self.hub.is_arriving() {
-            return Ok(());
-        }
         self.hub.restart(self.now_ms());
         let mut fresh = self.oracle.begin_again();
         self.hub.state().iter().for_each(|observation| fresh.apply(observation));

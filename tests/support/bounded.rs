@@ -88,11 +88,6 @@ impl Bounded {
         self.hits.retain(|entry, _| held.contains(entry));
     }
 
-    /// Whether so many blocks would take it over the cap from below three quarters of it.
-    pub fn would_jump(&self, blocks: usize) -> bool {
-        self.bounds.cap.is_some_and(|cap| blocks > cap && self.held.blocks().len() <= cap / 4 * 3)
-    }
-
     /// The policy of a tenant.
     pub fn policy(&self, tenant_id: &str) -> Policy {
         let own = self.policies.get(&Some(tenant_id.to_owned())).or_else(|| self.policies.get(&None));

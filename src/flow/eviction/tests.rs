@@ -67,6 +67,29 @@ fn the_oldest_goes_first_and_of_a_run_that_is_alike_its_end() {
 }
 
 #[test]
+fn a_run_goes_from_its_end_whatever_hits_it_has_where_they_do_not_count() {
+    let mut index = index("t");
+    // The end has the largest key.
+    store(&mut index, 1, &[10, 20, 30, 90], 5, None);
+    (0..2).for_each(|at| index.count_hits(SCOPE, &BlockKey::Hash64(10 + at * 10), ReplicaSlot(1), |hits| hits + 1));
+    let victims = order(&index, false).next(&index, 3, |_| true);
+    assert_eq!(keys(&victims), [(90, 1), (30, 1), (20, 1)]);
+}
+
+#[test]
+fn what_is_alike_in_a_run_goes_from_its_end_whatever_is_between() {
+    let mut index = index("t");
+    store(&mut index, 1, &[10, 20, 30, 40, 90], 5, None);
+    store(&mut index, 1, &[30], 7, Some(20));
+    let victims = order(&index, false).next(&index, 3, |_| true);
+    assert_eq!(keys(&victims), [(90, 1), (40, 1), (20, 1)]);
+    let quotas = ["t".to_owned()];
+    let mut prefixes = Prefixes::new(quotas.iter());
+    while !prefixes.build(&index, 1) {}
+    assert_eq!(keys(&prefixes.next(&index, "t", 3, 100)), [(90, 1), (40, 1), (20, 1)]);
+}
+
+#[test]
 fn what_was_hit_least_goes_first_where_hits_count() {
     let mut index = index("t");
     store(&mut index, 1, &[1], 5, None);
@@ -110,10 +133,30 @@ fn of_a_tenant_with_a_quota_the_block_that_nobody_reported_for_longest_goes_ever
     store(&mut index, 1, &[3], 7, None);
     let mut prefixes = Prefixes::new([String::from("t")].iter());
     while !prefixes.build(&index, 1) {}
-    let mut victims = keys(&prefixes.next(&index, "t", 2));
+    let mut victims = keys(&prefixes.next(&index, "t", 2, 100));
     victims.sort_unstable();
     assert_eq!(victims, [(2, 1), (2, 2), (3, 1)]);
-    assert_eq!(keys(&prefixes.next(&index, "u", 2)), []);
+    assert_eq!(keys(&prefixes.next(&index, "u", 2, 100)), []);
+}
+
+#[test]
+fn a_block_whose_newest_report_is_taken_back_goes_by_the_next_newest() {
+    let mut index = index("t");
+    store(&mut index, 1, &[1, 2], 5, None);
+    store(&mut index, 2, &[1, 2], 9, None);
+    store(&mut index, 1, &[50], 7, None);
+    let quotas = ["t".to_owned()];
+    let mut prefixes = Prefixes::new(quotas.iter());
+    while !prefixes.build(&index, 1) {}
+    assert_eq!(keys(&prefixes.next(&index, "t", 1, 100)), [(50, 1)]);
+    index.apply(3, Observation::Removed { replica: ReplicaSlot(1), scope: SCOPE, keys: vec![BlockKey::Hash64(50)] });
+    // The second replica says that it was not seen at 9, but at 4.
+    store(&mut index, 2, &[1, 2], 4, None);
+    let changes = index.take_journal();
+    prefixes.note(&index, &changes);
+    let mut victims = keys(&prefixes.next(&index, "t", 1, 100));
+    victims.sort_unstable();
+    assert_eq!(victims, [(2, 1), (2, 2)]);
 }
 
 #[test]
@@ -121,7 +164,7 @@ fn nothing_of_the_reserved_tenant_goes() {
     let mut index = index(RESERVED_TENANT);
     store(&mut index, 1, &[1], 5, None);
     assert_eq!(keys(&order(&index, false).next(&index, 9, |_| true)), []);
-    assert_eq!(Excess::of(&index, &config(), &[]), Excess { pairs: 0, memory: false });
+    assert_eq!(Excess::of(&index, &config(), &[], 0), Excess { pairs: 0, memory: false });
 }
 
 fn config() -> FilterConfig {
@@ -134,6 +177,42 @@ fn what_is_about_to_end_does_not_count_for_the_cap() {
     let mut index = index("t");
     store(&mut index, 1, &[1, 2, 3], 5, None);
     store(&mut index, 2, &[1, 2], 5, None);
-    assert_eq!(Excess::of(&index, &config(), &[]).pairs, 4);
-    assert_eq!(Excess::of(&index, &config(), &[ReplicaSlot(1)]).pairs, 1);
+    assert_eq!(Excess::of(&index, &config(), &[], 0).pairs, 4);
+    assert_eq!(Excess::of(&index, &config(), &[ReplicaSlot(1)], 0).pairs, 1);
+}
+
+#[test]
+fn an_order_of_which_most_is_no_longer_true_is_made_anew() {
+    let mut index = index("t");
+    let mut orders = Orders::new(&config());
+    while !orders.build(&index, &config()) {}
+    for at_ms in 0..FEW_ENTRIES as u64 + 10 {
+        store(&mut index, 1, &[1, 2], at_ms, None);
+        let changes = index.take_journal();
+        orders.order.note(&index, &changes, |_| false);
+    }
+    assert!(orders.has_grown(), "{} entries for one stretch", orders.entries());
+    let mut anew = Orders::new(&config());
+    while !anew.build(&index, &config()) {}
+    assert_eq!((anew.entries(), anew.has_grown()), (1, false));
+    assert_eq!(keys(&anew.order.next(&index, 9, |_| true)), keys(&orders.order.next(&index, 9, |_| true)));
+}
+
+#[test]
+fn much_that_is_alike_goes_a_part_at_a_time() {
+    let mut index = index("t");
+    for key in 0..5_000 {
+        store(&mut index, 1, &[key], 5, None);
+    }
+    let mut order = order(&index, false);
+    let mut gone = 0;
+    while index.pairs() > 0 {
+        let victims = order.next(&index, 700, |_| true);
+        assert!(!victims.is_empty() && victims.len() <= 700);
+        gone += victims.len();
+        for Victim { scope, key, replica } in victims {
+            index.apply(3, Observation::Removed { replica, scope, keys: vec![key] });
+        }
+    }
+    assert_eq!((gone, order.next(&index, 1, |_| true)), (5_000, vec![]));
 }

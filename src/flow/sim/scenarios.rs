@@ -1,5 +1,6 @@
 //! One thing after another, each with its outcome.
 
+mod full;
 mod metered;
 
 use std::rc::Rc;

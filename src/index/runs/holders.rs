@@ -15,6 +15,8 @@ pub(super) struct Holders {
     known: Vec<Holder>,
     free: Vec<HolderId>,
     pairs: u64,
+    /// Pairs of retired ones that the sweep has not come to, in each scope.
+    retired: HashMap<ScopeSlot, u64>,
     /// Who began or ceased to hold something in a scope, until it is taken.
     turns: Vec<Turn>,
     /// Sweeps that have gone over everything.
@@ -166,9 +168,28 @@ impl Holders {
         }
     }
 
+    /// Blocks that retired holders had in a scope and that are still in runs.
+    pub fn retired_in(&self, scope: ScopeSlot) -> u64 {
+        self.retired.get(&scope).copied().unwrap_or(0)
+    }
+
+    /// Whether there are any.
+    pub fn any_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
     /// Counts blocks that a holder no longer has; those of a retired one have been discounted.
     pub fn lose(&mut self, scope: ScopeSlot, holder: HolderId, blocks: u64) {
-        let Some(known) = self.known.get_mut(holder.0 as usize).filter(|known| known.retired.is_none()) else { return };
+        let Some(known) = self.known.get_mut(holder.0 as usize) else { return };
+        if known.retired.is_some() {
+            if let Some(retired) = self.retired.get_mut(&scope) {
+                *retired = retired.saturating_sub(blocks);
+                if *retired == 0 {
+                    self.retired.remove(&scope);
+                }
+            }
+            return;
+        }
         let Some(held) = known.held.get_mut(&scope) else { return };
         *held = held.saturating_sub(blocks);
         if *held == 0 {
@@ -184,7 +205,11 @@ impl Holders {
         let Some(known) = self.known.get_mut(holder.0 as usize) else { return 0 };
         let turns = known.held.keys().map(|scope| Turn { replica, scope: *scope, holds: false });
         self.turns.extend(turns);
-        let held = known.held.drain().map(|(_, blocks)| blocks).sum();
+        let mut held = 0;
+        for (scope, blocks) in known.held.drain() {
+            held += blocks;
+            *self.retired.entry(scope).or_default() += blocks;
+        }
         known.retired = Some(self.passes);
         self.pairs = self.pairs.saturating_sub(held);
         held

@@ -15,7 +15,7 @@ pub struct Change {
     pub access_count: u32,
     /// When the blocks were last reported, Unix time in ms.
     pub last_seen_ms: u64,
-    /// Nothing changed for this replica: another one lost some of the blocks.
+    /// Nothing changed for this replica: another one lost some of the blocks, or has them from an earlier time now.
     pub left_behind: bool,
 }
 
@@ -50,7 +50,7 @@ impl Journal {
         }
     }
 
-    /// Some replica no longer has these blocks of a run; others may be the newest holders now.
+    /// Some replica no longer has these blocks of a run, or from an earlier time; others may be the newest holders now.
     pub fn note_loss(&mut self, run: u32, stretches: &[Stretch], blocks: &Range<usize>) {
         for stretch in stretches.iter().filter(|left| left.from() < blocks.end && blocks.start < left.until()) {
             self.push(run, stretch, true);

@@ -94,6 +94,7 @@ pub struct Runs {
     /// What changed, while somebody keeps an order of it.
     journal: Option<Journal>,
     sweep_next: u32,
+    drop_next: u32,
     /// The block removed last: its neighbour is likely to be the next.
     removed_last: Place,
 }
@@ -162,6 +163,7 @@ impl Runs {
             loose: HashMap::new(),
             journal: None,
             sweep_next: 1,
+            drop_next: 1,
             removed_last: Place { run: 0, at: 0 },
         }
     }
@@ -184,6 +186,11 @@ impl Runs {
     /// Distinct blocks that somebody holds in a scope; those of replicas that were cleared until the sweep.
     pub fn keys_of(&self, scope: ScopeSlot) -> u64 {
         self.keys.get(&scope).copied().unwrap_or(0)
+    }
+
+    /// Of [those](Runs::keys_of), how many are certain to be held by a replica that was not cleared.
+    pub fn keys_at_least(&self, scope: ScopeSlot) -> u64 {
+        self.keys_of(scope).saturating_sub(self.holders.retired_in(scope))
     }
 
     /// The scopes that a replica holds something in, in no order.

@@ -60,17 +60,19 @@ impl Runs {
         let Some(holder) = self.holders.get(replica) else { return (Vec::new(), None) };
         let (mut held, mut left) = (Vec::new(), budget.max(1));
         for number in from.max(1)..self.slab.numbers() {
-            let Some(run) = self.slab.get(number) else { break };
-            let stretches = run.stretches.iter().filter(|stretch| stretch.holder == holder);
-            let keys = stretches.flat_map(|stretch| stretch.blocks()).filter_map(|at| run.keys.get(at));
-            for key in keys {
-                if left == 0 {
-                    return (held, Some(number));
+            if let Some(run) = self.slab.get(number) {
+                let stretches = run.stretches.iter().filter(|stretch| stretch.holder == holder);
+                let keys = stretches.flat_map(|stretch| stretch.blocks()).filter_map(|at| run.keys.get(at));
+                for key in keys {
+                    if left == 0 {
+                        return (held, Some(number));
+                    }
+                    held.push((run.scope, key));
+                    left -= 1;
                 }
-                held.push((run.scope, key));
-                left -= 1;
+                left = left.saturating_sub(run.stretches.len());
             }
-            left = left.saturating_sub(1 + run.stretches.len());
+            left = left.saturating_sub(1);
             if left == 0 {
                 return (held, Some(number + 1));
             }

@@ -14,7 +14,11 @@ const SHORT: usize = 64;
 
 /// All pages.
 #[derive(Clone, Debug)]
-pub(super) struct Pages(Vec<Page>);
+pub(super) struct Pages {
+    all: Vec<Page>,
+    /// The page whose list is looked at next.
+    tidy_next: u16,
+}
 
 #[derive(Clone, Debug, Default)]
 struct Page {
@@ -31,11 +35,12 @@ struct Page {
 
 impl Pages {
     pub fn new(pages: u32) -> Pages {
-        Pages(vec![Page { tidy_at: SHORT, ..Page::default() }; pages.clamp(1, MAX_PAGES) as usize])
+        let page = Page { tidy_at: SHORT, ..Page::default() };
+        Pages { all: vec![page; pages.clamp(1, MAX_PAGES) as usize], tidy_next: 0 }
     }
 
     pub fn len(&self) -> u32 {
-        self.0.len() as u32
+        self.all.len() as u32
     }
 
     /// Pairs in a page, those of replicas that were cleared until the sweep.
@@ -56,36 +61,45 @@ impl Pages {
     }
 
     pub fn set_as_of(&mut self, page: u16, as_of: u64) {
-        if let Some(page) = self.0.get_mut(usize::from(page)) {
+        if let Some(page) = self.all.get_mut(usize::from(page)) {
             page.as_of = as_of;
         }
     }
 
     pub fn gain(&mut self, page: u16, pairs: usize) {
-        if let Some(page) = self.0.get_mut(usize::from(page)) {
+        if let Some(page) = self.all.get_mut(usize::from(page)) {
             page.pairs += pairs as u64;
         }
     }
 
     pub fn lose(&mut self, page: u16, pairs: usize) {
-        if let Some(page) = self.0.get_mut(usize::from(page)) {
+        if let Some(page) = self.all.get_mut(usize::from(page)) {
             page.pairs = page.pairs.saturating_sub(pairs as u64);
         }
     }
 
     /// A run has a stretch in a page.
     pub fn list(&mut self, page: u16, run: u32, slab: &Slab) {
-        let Some(listed) = self.0.get_mut(usize::from(page)) else { return };
+        let Some(listed) = self.all.get_mut(usize::from(page)) else { return };
         if listed.runs.last() == Some(&run) {
             return;
         }
         listed.runs.push(run);
         if listed.runs.len() >= listed.tidy_at {
-            listed.runs.sort_unstable();
-            listed.runs.dedup();
-            listed.runs.retain(|run| has_stretch(slab, *run, page));
-            listed.tidy_at = SHORT.max(listed.runs.len() * 2);
-            listed.runs.shrink_to(listed.tidy_at);
+            listed.tidy(page, slab);
+        }
+    }
+
+    /// Gives memory back of the next page whose list is longer than what is in it can need.
+    pub fn tidy_next(&mut self, slab: &Slab) {
+        let Pages { all, tidy_next } = self;
+        let page = usize::from(*tidy_next);
+        *tidy_next = if page + 1 < all.len() { *tidy_next + 1 } else { 0 };
+        if let Some(listed) = all.get_mut(page)
+            && listed.runs.len() > SHORT
+            && listed.runs.len() as u64 > 2 * listed.pairs
+        {
+            listed.tidy(page as u16, slab);
         }
     }
 
@@ -100,7 +114,7 @@ impl Pages {
 
     /// A page lists nothing any more.
     pub fn forget_runs(&mut self, page: u16) {
-        if let Some(page) = self.0.get_mut(usize::from(page)) {
+        if let Some(page) = self.all.get_mut(usize::from(page)) {
             page.runs = Vec::new();
             page.tidy_at = SHORT;
         }
@@ -108,13 +122,26 @@ impl Pages {
 
     /// Bytes asked of the allocator.
     pub fn bytes(&self) -> usize {
-        let lists: usize = self.0.iter().map(|page| page.runs.capacity() * size_of::<u32>()).sum();
-        lists + self.0.capacity() * size_of::<Page>()
+        let lists: usize = self.all.iter().map(|page| page.runs.capacity() * size_of::<u32>()).sum();
+        lists + self.all.capacity() * size_of::<Page>()
     }
 
     #[inline]
     fn get(&self, page: u16) -> Option<&Page> {
-        self.0.get(usize::from(page))
+        self.all.get(usize::from(page))
+    }
+}
+
+// === impl Page ===
+
+impl Page {
+    /// Leaves out of the list what is in it twice, and runs that have nothing in this page, number `page`, any more.
+    fn tidy(&mut self, page: u16, slab: &Slab) {
+        self.runs.sort_unstable();
+        self.runs.dedup();
+        self.runs.retain(|run| has_stretch(slab, *run, page));
+        self.tidy_at = SHORT.max(self.runs.len() * 2);
+        self.runs.shrink_to(self.tidy_at);
     }
 }
 

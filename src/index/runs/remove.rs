@@ -108,6 +108,7 @@ impl Runs {
             recount(&mut self.keys, scope, before, 0);
             return self.free(number);
         }
+        run.give_back_stretches();
         let found = run.found();
         if lost.start <= found.start || found.end <= lost.end {
             let first = run.stretches.iter().map(|stretch| stretch.from()).min().unwrap_or(found.start);

@@ -15,6 +15,8 @@ use crate::observation::ScopeSlot;
 pub(super) const MAX_BLOCKS: usize = 1 << OFFSET_BITS;
 /// A run with fewer gaps is not worth squeezing.
 const FEW_GAPS: usize = 32;
+/// Room for so few stretches is not worth giving back.
+const FEW_STRETCHES: usize = 4;
 
 /// Keys in order, and who holds which of them.
 #[derive(Clone, Debug)]
@@ -171,6 +173,13 @@ impl Run {
         self.chained &= self.gaps == 0;
         self.gaps = 0;
         self.head = 0;
+    }
+
+    /// Gives memory back once most of what was asked for stretches is unused.
+    pub fn give_back_stretches(&mut self) {
+        if self.stretches.capacity() > 2 * self.stretches.len() + FEW_STRETCHES {
+            self.stretches.shrink_to(self.stretches.len());
+        }
     }
 
     /// Bytes asked of the allocator beside the run itself.

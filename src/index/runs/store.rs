@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::index::runs::key::{KeyRef, Keys};
 use crate::index::runs::places::Places;
 use crate::index::runs::run::{MAX_BLOCKS, Run};
-use crate::index::runs::stretch::{Counts, HolderId, Terms, put};
+use crate::index::runs::stretch::{Counts, HolderId, Stretch, Terms, of_holder, put};
 use crate::index::runs::table::Place;
 use crate::index::runs::{Report, Runs, recount};
 use crate::observation::ScopeSlot;
@@ -152,6 +152,7 @@ impl Runs {
         let Some(Pending { run: number, blocks, counts }) = pending else { return 0 };
         let Some(run) = self.slab.get_mut(number) else { return 0 };
         let span = blocks.clone();
+        let older = self.journal.is_some() && was_newer(&run.stretches, terms, &span);
         let new = put(&mut run.stretches, terms, blocks, counts, (&mut self.pages, sequence));
         if run.gaps > 0 {
             let before = run.held_blocks();
@@ -161,11 +162,21 @@ impl Runs {
         }
         if let Some(journal) = &mut self.journal {
             journal.note(number, &run.stretches, terms.holder, &span);
+            if older {
+                journal.note_loss(number, &run.stretches, &span);
+            }
         }
         self.pages.list(terms.page, number, &self.slab);
         self.slab.weigh(number);
         new as u64
     }
+}
+
+/// Whether the holder has reported some of the blocks later than it does now: others may be the newest holders then.
+fn was_newer(stretches: &[Stretch], terms: &Terms, blocks: &Range<usize>) -> bool {
+    let of_holder = stretches.get(of_holder(stretches, terms.holder)).unwrap_or_default();
+    let mut touched = of_holder.iter().filter(|old| old.from() < blocks.end && blocks.start < old.until());
+    touched.any(|old| old.last_seen_ms() > terms.last_seen_ms)
 }
 
 /// Whether a report with no block before it, of which `coming` blocks are left, is nothing but single blocks.

@@ -40,6 +40,7 @@ impl Runs {
         known: impl Fn(ReplicaSlot) -> bool,
     ) -> Swept {
         let mut swept = Swept::default();
+        self.pages.tidy_next(&self.slab);
         let mut left = budget.max(1);
         while left > 0 && self.sweep_next < until.min(self.slab.numbers()) {
             let visited = self.slab.get(self.sweep_next).map_or(0, |run| run.stretches.len());
@@ -62,6 +63,19 @@ impl Runs {
         swept
     }
 
+    /// Drops what replicas hold that were cleared, beside the sweep and with a place of its own: goes on for about `budget` runs
+    /// and blocks. True when nothing of them is left.
+    pub fn drop_cleared(&mut self, budget: usize) -> bool {
+        let mut left = budget.max(1);
+        while left > 0 && self.holders.any_retired() {
+            self.drop_next = if self.drop_next < self.slab.numbers() { self.drop_next } else { 1 };
+            let (_, blocks) = self.sweep_run(self.drop_next, &mut |_, _, _| true);
+            self.drop_next += 1;
+            left = left.saturating_sub(1 + blocks);
+        }
+        !self.holders.any_retired()
+    }
+
     /// The number of the run that the sweep goes on with, and one more than the highest number.
     pub fn sweep_at(&self) -> (u32, u32) {
         (self.sweep_next, self.slab.numbers())
@@ -75,10 +89,13 @@ impl Runs {
         wanted: impl Fn(ScopeSlot, ReplicaSlot, u64) -> bool,
     ) -> (Vec<(ScopeSlot, KeyRef<'_>, ReplicaSlot)>, u32) {
         let (mut found, mut left, mut number) = (Vec::new(), budget.max(1), self.sweep_next);
-        while left > 0
-            && let Some(run) = self.slab.get(number)
-        {
+        while left > 0 && number < self.slab.numbers() {
             let before = found.len();
+            // A number without a run is one of which nothing is left.
+            let Some(run) = self.slab.get(number) else {
+                (left, number) = (left - 1, number + 1);
+                continue;
+            };
             for stretch in &run.stretches {
                 let last_seen_ms = stretch.last_seen_ms().max(self.holders.reasserted_ms(stretch.holder));
                 let Some(replica) = self.holders.replica(stretch.holder) else { continue };
@@ -129,6 +146,7 @@ impl Runs {
 
     fn end_of_sweep(&mut self, known: impl Fn(ReplicaSlot) -> bool) {
         self.holders.pass(known);
+        self.slab.give_back();
         let (slab, holders) = (&self.slab, &self.holders);
         self.loose.retain(|(scope, holder), number| {
             holders.replica(*holder).is_some()

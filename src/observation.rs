@@ -101,7 +101,8 @@ pub struct Stored {
     pub chained: bool,
     /// In the log only: the page of shared data that lists the blocks.
     pub page: u16,
-    /// In pages only: delivered hits of each block. Nothing leaves them as they were, 0 for a block not held before.
+    /// In pages, and in the log where hits count: delivered hits of each block. Nothing leaves them as they were, 0 for a
+    /// block not held before: enough where there are none.
     pub access_count: Option<u32>,
     /// The blocks.
     pub blocks: Vec<StoredBlock>,

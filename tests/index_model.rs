@@ -24,6 +24,7 @@ use random::Random;
 use reference::{Outcome, Reference, Request};
 use warmroute::fingerprint::BlockSize;
 use warmroute::index::Index;
+use warmroute::index::hits::Hits;
 use warmroute::observation::{
     BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
 };
@@ -49,6 +50,15 @@ const LAST_SCOPE: u32 = OPERATIONS as u32;
 #[derive(Clone, Debug)]
 enum Operation {
     Observe(Observation),
+    /// A report as a leader commits it: in parts that say the hits of their blocks, as far as hits ever counted in its scope.
+    Store(Stored),
+    /// So many more hits of the first of these blocks.
+    Hit {
+        scope: ScopeSlot,
+        replica: ReplicaSlot,
+        keys: Vec<BlockKey>,
+        by: u32,
+    },
     /// Time goes on.
     Wait {
         ms: u64,
@@ -87,6 +97,9 @@ enum Defect {
     PageDatedAhead,
     /// Who falls off the log keeps the pages that it has.
     PageNotReloaded,
+    HitsIgnored,
+    /// What is stored again does not say its hits.
+    HitsNotSaid,
 }
 
 type Page = (u64, Vec<Observation>);
@@ -118,12 +131,34 @@ impl Subject {
             Observation::Cleared { .. } => self.defect == Defect::ClearedIgnored,
             Observation::ReplicaGone { .. } => self.defect == Defect::GoneIgnored,
             Observation::ScopeGone { .. } => self.defect == Defect::ScopeGoneIgnored,
+            Observation::Counted(_) => self.defect == Defect::HitsIgnored,
             _ => false,
         };
         if !lost {
             self.log.push(observation.clone());
             self.index.apply(self.log.len() as u64, observation.clone());
         }
+    }
+
+    /// Parts of a report, each of blocks with the same hits.
+    fn by_hits(&self, stored: &Stored) -> Vec<Observation> {
+        let hits = |key: &BlockKey| self.index.access_count(stored.scope, key, stored.replica).unwrap_or(0);
+        if self.defect == Defect::HitsNotSaid || !self.index.has_hits(stored.scope) {
+            return vec![Observation::Stored(stored.clone())];
+        }
+        let mut parent = stored.parent.clone();
+        let parts = stored.blocks.chunk_by(|one, next| hits(&one.key) == hits(&next.key)).map(|blocks| {
+            let parent = std::mem::replace(&mut parent, blocks.last().map(|block| block.key.clone()));
+            let access_count = blocks.first().map(|block| hits(&block.key));
+            Observation::Stored(Stored { parent, access_count, blocks: blocks.to_vec(), ..stored.clone() })
+        });
+        parts.collect()
+    }
+
+    /// The record of hits, as a leader commits it.
+    fn hit(&self, scope: ScopeSlot, replica: ReplicaSlot, keys: &[BlockKey], by: u32) -> Option<Observation> {
+        let counted = self.index.counted(scope, keys, &[(replica, keys.len())], (by, Hits::plain()))?;
+        Some(Observation::Counted(counted))
     }
 
     fn oldest_ms(&self) -> u64 {
@@ -202,6 +237,18 @@ fn run(history: &[Operation], defect: Defect) -> Result<(), String> {
                 reference.apply(observation);
                 subject.observe(observation);
             }
+            Operation::Store(stored) => {
+                for stored in subject.by_hits(stored) {
+                    reference.apply(&stored);
+                    subject.observe(&stored);
+                }
+            }
+            Operation::Hit { scope, replica, keys, by } => {
+                if let Some(counted) = subject.hit(*scope, *replica, keys, *by) {
+                    reference.apply(&counted);
+                    subject.observe(&counted);
+                }
+            }
             Operation::Wait { ms } => subject.now_ms += ms,
             Operation::Sweep => {
                 reference.sweep(subject.now_ms - TTL_MS);
@@ -253,6 +300,7 @@ fn look(reference: &Reference, subject: &Subject, request: &Request, policy: &Po
         }
     }
     agree_on_names(reference, index)?;
+    agree_on_hits(reference, index)?;
     let decision = decided(index, request, policy, *now_ms);
     agree(&decision, &reference.decide(request, policy, &Ranking::default(), *now_ms))
         .map_err(|problem| format!("{problem}: {decision:?}"))
@@ -296,6 +344,17 @@ fn agree_on_names(reference: &Reference, index: &Index) -> Result<(), String> {
         }
     }
     same(String::from("anything"), !index.is_empty(), any)
+}
+
+/// The hits of every block that anybody may hold.
+fn agree_on_hits(reference: &Reference, index: &Index) -> Result<(), String> {
+    for ((scope, key, replica), expected) in reference.all_hits() {
+        let found = index.holder(scope, &key, replica).map(|holder| holder.access_count);
+        if found != Some(expected) {
+            return Err(format!("{key:?} at {replica:?} has {found:?} hits, not {expected}"));
+        }
+    }
+    Ok(())
 }
 
 fn same(what: String, found: bool, expected: bool) -> Result<(), String> {
@@ -454,8 +513,9 @@ impl Storyteller {
     fn step(&mut self, out: &mut Vec<Operation>) {
         match self.random.below(100) {
             0..12 => self.announce(out),
-            12..45 => self.store(out),
-            45..57 => self.remove(out),
+            12..40 => self.store(out),
+            40..46 => self.hit(out),
+            46..57 => self.remove(out),
             57..60 => self.with_replica(out, |replica| Observation::Cleared { replica }),
             60..62 => self.with_replica(out, |replica| Observation::ReplicaGone { replica }),
             62 => self.end_scope(out),
@@ -536,7 +596,7 @@ impl Storyteller {
             .map(|depth| StoredBlock { key: key(family, depth), token_count: depth as u32 * BLOCK })
             .collect();
         let scope = self.scope();
-        out.push(Operation::Observe(Observation::Stored(Stored {
+        out.push(Operation::Store(Stored {
             replica,
             scope,
             tier,
@@ -545,7 +605,15 @@ impl Storyteller {
             page: self.random.below(PAGES.into()) as u16,
             blocks,
             ..Stored::default()
-        })));
+        }));
+    }
+
+    fn hit(&mut self, out: &mut Vec<Operation>) {
+        let Some(replica) = self.replica() else { return };
+        let (family, from) = (self.random.below(2), self.random.pick(&[1, 1, 3]));
+        let keys = (from..=from + self.random.below(8)).map(|depth| key(family, depth)).collect();
+        let by = 1 + self.random.below(3) as u32;
+        out.push(Operation::Hit { scope: self.scope(), replica, keys, by });
     }
 
     fn remove(&mut self, out: &mut Vec<Operation>) {
@@ -632,6 +700,12 @@ fn a_history_says_something_about_every_outcome() {
         for operation in history(seed) {
             match operation {
                 Operation::Observe(observation) => subject.observe(&observation),
+                Operation::Store(stored) => {
+                    subject.by_hits(&stored).iter().for_each(|stored| subject.observe(stored));
+                }
+                Operation::Hit { scope, replica, keys, by } => {
+                    subject.hit(scope, replica, &keys, by).iter().for_each(|counted| subject.observe(counted));
+                }
                 Operation::Wait { ms } => subject.now_ms += ms,
                 Operation::Look { request, policy } => {
                     let decision = decided(&subject.index, &request, &policy, subject.now_ms);
@@ -659,8 +733,17 @@ fn every_planted_defect_is_found_and_shrinks() {
         Defect::ReplayCut,
         Defect::PageDatedAhead,
         Defect::PageNotReloaded,
+        Defect::HitsIgnored,
+        Defect::HitsNotSaid,
     ] {
-        let any = [Defect::ReplayCut, Defect::PageDatedAhead, Defect::PageNotReloaded].contains(&defect);
+        let any = [
+            Defect::ReplayCut,
+            Defect::PageDatedAhead,
+            Defect::PageNotReloaded,
+            Defect::HitsIgnored,
+            Defect::HitsNotSaid,
+        ];
+        let any = any.contains(&defect);
         let found = (0..HISTORIES).find_map(|seed| {
             let failure = first_failure(seed..seed + 1, defect)?;
             (any || failure.2.contains("overcount")).then_some(failure)

@@ -186,7 +186,7 @@ fn token_ids(pieces: &[u32]) -> Vec<u32> {
 
 impl Loading {
     fn apply(&mut self, observation: Observation) {
-        for record in self.pager.name_pages(&self.index, vec![observation]) {
+        for record in self.pager.name_pages(&self.index, vec![observation], |_| false) {
             self.sequence += 1;
             self.index.apply(self.sequence, record);
         }

@@ -117,6 +117,12 @@ impl Follower {
         copies.next().map(|copy| &mut copy.index)
     }
 
+    /// No copy keeps note of changes any more.
+    pub fn stop_journal(&mut self) {
+        let copies = self.serving.iter_mut().chain(self.building.iter_mut().map(|building| &mut building.copy));
+        copies.for_each(|copy| copy.index.stop_journal());
+    }
+
     /// How often an index was built so far.
     pub fn catch_ups(&self) -> CatchUps {
         self.catch_ups

@@ -18,7 +18,7 @@ use super::scrub::Scrub;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Host, Level, StreamToken};
 use crate::index::log::{Head, Incarnation};
-use crate::observation::Subscription;
+use crate::observation::{Scope, Subscription};
 use crate::routing::policy::Eviction;
 use crate::wire;
 
@@ -111,9 +111,10 @@ impl Leader {
         }
     }
 
-    /// Gives the stream up. What was heard and not committed is asked for again.
-    pub fn stop_observing(&mut self, host: &impl Host) {
+    /// Gives the stream up, and the orders of what goes. What was heard and not committed is asked for again.
+    pub fn stop_observing(&mut self, host: &impl Host, follower: &mut Follower) {
         self.inbox.give_up(host);
+        follower.stop_journal();
         if let LeadStage::Ready(ready) = &mut self.stage {
             ready.observer.give_up(host);
             self.stage = LeadStage::beginning();
@@ -300,7 +301,8 @@ impl Ready {
                 lease.renew(host, keys, change)?;
             } else {
                 let Some(index) = follower.index_of(lease.head()) else { break };
-                let records = self.pager.name_pages(index, batch.records);
+                let counts_hits = |scope: &Scope| policy(index, config, scope).eviction == Eviction::Lfu;
+                let records = self.pager.name_pages(index, batch.records, counts_hits);
                 self.evictor.committed(&records);
                 lease.commit(host, keys, follower, records, change)?;
                 self.evict(host, keys, lease, follower, config, until_ns)?;

@@ -206,7 +206,7 @@ impl Node {
         }
         self.driver = None;
         if let Role::Leading(leading) = &mut self.role {
-            leading.stop_observing(host);
+            leading.stop_observing(host, &mut self.follower);
         }
     }
 
@@ -307,7 +307,7 @@ impl Node {
         if outcome == Err(Deposed)
             && let Role::Leading(leading) = &mut self.role
         {
-            leading.stop_observing(host);
+            leading.stop_observing(host, &mut self.follower);
             self.role = Role::following();
         }
     }

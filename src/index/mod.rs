@@ -39,6 +39,8 @@ pub struct Index {
     live: Live,
     /// Scopes of blocks that have no name: it has gone, or in a replay is yet to come. Until the last block has gone.
     unnamed: HashSet<ScopeSlot>,
+    /// Scopes of blocks that were ever hit, as long as there is anything of them.
+    counted: HashSet<ScopeSlot>,
 }
 
 /// A block at a replica's generation.
@@ -55,6 +57,7 @@ impl Index {
             runs: Runs::new(pages),
             live: Live::default(),
             unnamed: HashSet::new(),
+            counted: HashSet::new(),
         }
     }
 
@@ -157,6 +160,16 @@ impl Index {
     /// Pairs that a page lists, those of ended generations until the sweep.
     pub fn page_pairs(&self, page: u16) -> u64 {
         self.runs.page_pairs(page)
+    }
+
+    /// Whether blocks of a scope were ever hit.
+    pub fn has_hits(&self, scope: ScopeSlot) -> bool {
+        self.counted.contains(&scope)
+    }
+
+    /// Delivered hits of a block at a replica, if it holds it.
+    pub fn access_count(&self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> Option<u32> {
+        self.runs.access_count(scope, key.into(), replica)
     }
 
     /// The blocks by runs, for whoever keeps an order of them.
@@ -355,6 +368,8 @@ impl Index {
         if swept.complete {
             let runs = &self.runs;
             self.unnamed.retain(|scope| runs.keys_of(*scope) > 0);
+            let dictionary = &self.dictionary;
+            self.counted.retain(|scope| runs.keys_of(*scope) > 0 || dictionary.scope(*scope).is_some());
         }
         swept
     }
@@ -392,6 +407,9 @@ impl Index {
     }
 
     fn store(&mut self, sequence: u64, stored: &Stored) {
+        if stored.access_count.is_some_and(|count| count > 0) {
+            self.counted.insert(stored.scope);
+        }
         if !self.runs.knows(stored.replica) {
             self.set_standing(stored.replica);
         }
@@ -411,6 +429,7 @@ impl Index {
     }
 
     fn set_counts(&mut self, sequence: u64, counted: &Counted) {
+        self.counted.insert(counted.scope);
         for at in &counted.replicas {
             // Most blocks of a chain have the same count: those are set together.
             let mut from = 0;

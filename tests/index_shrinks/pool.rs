@@ -56,7 +56,7 @@ impl Pool {
 
     fn commit(&mut self, records: Vec<Observation>) {
         self.sequence += 1;
-        for record in self.pager.name_pages(&self.index, records) {
+        for record in self.pager.name_pages(&self.index, records, |_| false) {
             self.index.apply(self.sequence, record);
         }
     }

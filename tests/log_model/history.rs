@@ -136,7 +136,7 @@ pub fn history(seed: u64) -> History {
         bounds.quotas.extend((random.below(2) == 0).then(|| ("u".to_owned(), random.below(8) as usize)));
     }
     let ttl_s = random.pick(&[20, 60, 3_600]);
-    let (pages, segments) = (1 + random.below(5), 4 + random.below(6));
+    let (pages, segments) = (3 + random.below(4), 4 + random.below(6));
     let up = (0..REPLICAS).map(|replica| Step::Say(Said::Up { replica, complete: true }, Fate::Leads));
     let told = (0..STEPS).map(|mark_ms| step(&mut random, mark_ms));
     let steps = up.chain(told).collect();

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use warmroute::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
+    BlockKey, Counted, Member, Observation, ReplicaCounts, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored,
+    StoredBlock, Tier,
 };
 use warmroute::request::RequestChain;
 use warmroute::routing::policy::{Policy, Ranking};
@@ -37,6 +38,8 @@ struct Held {
     tier: Tier,
     token_count: u32,
     last_seen_ms: u64,
+    /// Delivered hits.
+    hits: u32,
 }
 
 /// A block at a generation that has not ended.
@@ -100,10 +103,20 @@ impl Reference {
             }
             Observation::ReplicaComplete { replica } => self.complete(*replica),
             Observation::ReplicaGone { replica } => self.gone(*replica),
-            Observation::Stored(Stored { replica, scope, tier, last_seen_ms, blocks, .. }) => {
+            Observation::Stored(Stored { replica, scope, tier, last_seen_ms, access_count, blocks, .. }) => {
+                let (tier, last_seen_ms) = (*tier, *last_seen_ms);
                 for StoredBlock { key, token_count } in blocks {
-                    let held = Held { tier: *tier, token_count: *token_count, last_seen_ms: *last_seen_ms };
+                    let hits = access_count.or(self.hits(*scope, key, *replica)).unwrap_or(0);
+                    let held = Held { tier, token_count: *token_count, last_seen_ms, hits };
                     self.held.insert((*scope, key.clone(), *replica), held);
+                }
+            }
+            Observation::Counted(Counted { scope, keys, replicas }) => {
+                for ReplicaCounts { replica, counts } in replicas {
+                    for (key, count) in keys.iter().zip(counts) {
+                        let held = self.held.get_mut(&(*scope, key.clone(), *replica));
+                        held.into_iter().for_each(|held| held.hits = *count);
+                    }
                 }
             }
             Observation::Removed { replica, scope, keys } => {
@@ -126,7 +139,6 @@ impl Reference {
                 }
             }
             Observation::Reasserted { .. }
-            | Observation::Counted(_)
             | Observation::Policy { .. }
             | Observation::PolicyGone { .. }
             | Observation::PublishedScope { .. }
@@ -220,6 +232,18 @@ impl Reference {
             last_seen_ms: held.last_seen_ms,
         };
         known.map(block).collect()
+    }
+
+    /// Delivered hits of a block, if the replica holds it.
+    pub fn hits(&self, scope: ScopeSlot, key: &BlockKey, replica: ReplicaSlot) -> Option<u32> {
+        self.held.get(&(scope, key.clone(), replica)).map(|held| held.hits)
+    }
+
+    /// Delivered hits of every block that a generation holds that has not ended.
+    #[allow(dead_code, reason = "as blocks")]
+    pub fn all_hits(&self) -> impl Iterator<Item = ((ScopeSlot, BlockKey, ReplicaSlot), u32)> {
+        let known = self.held.iter().filter(|((.., replica), _)| self.generations.contains_key(replica));
+        known.map(|(at, held)| (at.clone(), held.hits))
     }
 
     /// What a scope's number stands for.

@@ -38,6 +38,8 @@ const STALE_AFTER_MS: u64 = 2_000;
 const SLACK_NS: u64 = 1_500_000_000;
 const LONGEST_STALL_MS: u64 = 2_000;
 const MOST_VMS: usize = 4;
+/// More than there ever are, and so few that pages have a share of some blocks only.
+const MOST_PAIRS: u64 = 60;
 
 type Task = Coroutine<Option<Order>, Paused, ()>;
 
@@ -276,7 +278,7 @@ impl Sim {
         let mut random = Random(seed);
         let json = format!(
             r#"{{"hub_cluster": "hub", "models": [{{"model_id": "m"}}], "stale_after_ms": {STALE_AFTER_MS},
-                "limits": {{"pages": {}, "log_segments": {}, "lease_ticks": 3}}}}"#,
+                "limits": {{"pages": {}, "log_segments": {}, "lease_ticks": 3, "max_index_entries": {MOST_PAIRS}}}}}"#,
             1 + random.below(4),
             4 + random.below(5)
         );

@@ -448,3 +448,37 @@ fn a_log_of_many_empty_pages_is_looked_through_however_long_it_takes() {
     assert_eq!(pool.credited(0), Some(32));
     assert_eq!(pool.host.0.counts.borrow().get(metrics::LOG_RESTARTS), None);
 }
+
+#[test]
+fn who_no_longer_leads_notes_no_changes() {
+    let mut pool = Pool::new(2);
+    // A quota needs the order of what goes, and so the changes, from the beginning.
+    pool.config.quotas.insert(String::from("default"), 1_000);
+    pool.tick_all(3);
+    pool.reset(&[1, 2]);
+    pool.tick_all(2);
+    let notes = |pool: &Pool| {
+        [0, 1].map(|vm| match pool.vms[vm].view() {
+            View::Index(index) => index.runs().keeps_journal(),
+            View::CatchingUp => false,
+        })
+    };
+    assert_eq!(notes(&pool), [true, false]);
+    // The first serves from now on: the other relieves it.
+    pool.credited(0);
+    let term = pool.head().term;
+    pool.tick_all(6);
+    assert_eq!(pool.head().term, term + 1);
+    assert_eq!(notes(&pool), [false, true]);
+    for key in 3..20 {
+        pool.delta(vec![stored(&[key])]);
+        pool.tick_all(1);
+    }
+    assert_eq!(pool.credited(0), Some(19 * 16), "it follows");
+    assert_eq!(notes(&pool), [false, true]);
+    // A root context that is done gives the stream up, and with it the order.
+    pool.vms[1].on_done(&pool.host, 1);
+    assert_eq!(notes(&pool), [false, false]);
+    pool.tick_all(2);
+    assert_eq!(notes(&pool), [false, true], "another context drives it on");
+}

@@ -251,6 +251,11 @@ impl Ingest {
         std::mem::take(&mut self.refused)
     }
 
+    /// Whether there is a next batch, without records.
+    pub fn next_is_empty(&self) -> bool {
+        self.batches.front().is_some_and(|batch| batch.records.is_empty())
+    }
+
     /// Takes batches of together at most `max_bytes`, but at least one, for one commit.
     pub fn take_batch(&mut self, max_bytes: usize) -> Option<Batch> {
         let mut taken = self.pop()?;

@@ -286,10 +286,11 @@ impl Ready {
         until_ns: u64,
     ) -> Result<(), Deposed> {
         self.evict(host, keys, lease, follower, config, until_ns)?;
-        while lease.has_room()
+        // What brings no records needs no room: that the hub is heard is told whatever the ring is like.
+        while (lease.has_room() || self.ingest.next_is_empty())
             && follower.index_of(lease.head()).is_some()
             && !self.evictor.is_behind()
-            && let Some(batch) = self.ingest.take_batch(config.limits.segment_bytes)
+            && let Some(batch) = self.ingest.take_batch(if lease.has_room() { config.limits.segment_bytes } else { 0 })
         {
             let (next_replica, next_scope) = self.ingest.next_numbers();
             let change = |head: &mut Head| {

@@ -5,8 +5,7 @@ use crate::flow::sim::SimHost;
 use crate::routing::reason::{Detail, ReasonCode};
 
 const EVICTED: [Evicted; 4] = [Evicted::Cap, Evicted::Quota, Evicted::Ttl, Evicted::Memory];
-const REFUSALS: [Refusal; 4] =
-    [Refusal::Full, Refusal::Memory, Refusal::TooManyScopes, Refusal::FutureTime];
+const REFUSALS: [Refusal; 4] = [Refusal::Full, Refusal::Memory, Refusal::TooManyScopes, Refusal::FutureTime];
 
 /// The labels and values in a name, as the sample's `stats_tags` cut them out.
 fn labels(name: &str) -> Vec<(String, String)> {

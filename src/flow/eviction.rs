@@ -4,7 +4,7 @@
 //! built in steps as soon as a bound comes near, kept from then on, and built anew beside the old ones when they have grown.
 //! While more is to go than a step can let go of, [nothing more is taken in](Evictor::is_behind).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::follower::Follower;
 use super::keys::Keys;
@@ -36,6 +36,8 @@ pub struct Evictor {
     building: Option<Orders>,
     /// More is to go than the last step could let go of.
     behind: bool,
+    /// Generations that the orders have left out, since they were about to end.
+    left_out: BTreeSet<ReplicaSlot>,
     /// The quota to begin with next time.
     next_quota: usize,
 }
@@ -128,6 +130,15 @@ impl Evictor {
         let changes = index.take_journal();
         let index = &*index;
         self.note(index, step.config, &changes);
+        // What is to stay after all counts again, and the orders do not have it any more.
+        let stays = |replica: &ReplicaSlot| {
+            !step.superseded.contains(replica) && index.dictionary().replica(*replica).is_some()
+        };
+        if self.left_out.iter().any(stays) {
+            self.complete = None;
+            self.building = None;
+        }
+        self.left_out = step.superseded.iter().copied().collect();
         let grown = self.complete.as_ref().is_none_or(Orders::has_grown);
         if grown && self.building.is_none() {
             self.building = Some(Orders::new(step.config));

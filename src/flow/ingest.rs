@@ -50,6 +50,8 @@ pub struct Ingest {
     policies: BTreeSet<Option<String>>,
     /// Generations that a newer one is to replace, and since when, Unix time in ms.
     replaced: HashMap<ReplicaSlot, u64>,
+    /// Those that waited too long, until the log says that they have ended.
+    ending: BTreeSet<ReplicaSlot>,
     /// How long such a generation may go on serving.
     replace_within_ms: u64,
     /// When the state was last known to be the hub's, Unix time in ms.
@@ -174,6 +176,7 @@ impl Ingest {
             resetting: None,
             policies: dictionary.policies().map(|(tenant_id, _)| tenant_id.map(str::to_owned)).collect(),
             replaced: older_generations(index).map(|replica| (replica, head.heard_ms)).collect(),
+            ending: BTreeSet::new(),
             replace_within_ms,
             confirmed_ms: head.heard_ms,
             batches: VecDeque::new(),
@@ -220,9 +223,10 @@ impl Ingest {
         self.position = None;
     }
 
-    /// Generations that a newer one is about to end.
-    pub fn superseded(&self) -> Vec<ReplicaSlot> {
-        let mut superseded: Vec<ReplicaSlot> = self.replaced.keys().copied().collect();
+    /// Generations of `index` that a newer one is about to end.
+    pub fn superseded(&mut self, index: &Index) -> Vec<ReplicaSlot> {
+        self.ending.retain(|replica| index.dictionary().replica(*replica).is_some());
+        let mut superseded: Vec<ReplicaSlot> = self.replaced.keys().chain(&self.ending).copied().collect();
         // Those of before the reset that is under way, as far as they have been announced again.
         if let Some(before) = &self.resetting {
             let announced: HashSet<&Member> = self.replicas.values().map(|published| &published.member).collect();
@@ -383,6 +387,7 @@ impl Ingest {
             let waits = now_ms - *since_ms <= self.replace_within_ms;
             if !waits {
                 out.push(Observation::ReplicaGone { replica: *replica });
+                self.ending.insert(*replica);
             }
             waits
         });

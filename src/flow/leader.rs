@@ -326,7 +326,8 @@ impl Ready {
         config: &FilterConfig,
         until_ns: u64,
     ) -> Result<(), Deposed> {
-        let superseded = self.ingest.superseded();
+        let Some(index) = follower.index_of(lease.head()) else { return Ok(()) };
+        let superseded = self.ingest.superseded(index);
         self.evictor.step(host, keys, lease, follower, (config, &superseded), until_ns)?;
         self.ingest.evicts(self.evictor.is_ready());
         let bytes = follower.index_of(lease.head()).map_or(0, |index| index.size().bytes);

@@ -3,7 +3,7 @@
 //! Envoy's metrics have no labels of their own; `stats_tags` in the bootstrap cuts them out of the name, where each is
 //! written `.label.=value.;`. Nothing that a client chooses becomes part of a name: a model is one that the configuration
 //! names, codes and details are ours. So the number of names, and of ids kept for them, is bounded. Names that requests
-//! count under are formatted [once](memo).
+//! count under are formatted once.
 //!
 //! The metrics are the process's, not a VM's. What every VM has of its own is a histogram, to which each adds; a gauge is
 //! set by the leader alone, of which there is one.

@@ -40,7 +40,7 @@ struct Cover {
 
 impl Runs {
     /// Puts the leading runs of `chain` in `scope` into `out`, sorted by replica, made of blocks reported after `oldest_ms`
-    /// by replicas that [count](Standing::counts).
+    /// by replicas that [count](crate::index::runs::Standing::counts).
     pub fn leading_runs(&self, scope: ScopeSlot, chain: &impl Chain, oldest_ms: u64, out: &mut Vec<LeadingRun>) {
         out.clear();
         let mut done = 0;

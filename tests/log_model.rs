@@ -82,17 +82,19 @@ fn histories_have_something_of_everything() {
     for seed in 0..40 {
         seen += run(&history(seed), Flaw::None).unwrap();
     }
-    let Seen { by_cap, by_quota, hits, leaders, fell_off, compared } = seen;
+    let Seen { by_cap, by_quota, hits, leaders, fell_off, pages_of_ages, moved, compared } = seen;
     for (what, times) in [
         ("evictions by the cap", by_cap),
         ("evictions by a quota", by_quota),
         ("hits", hits),
         ("leaders", leaders),
         ("VMs that fell off the ring", fell_off),
+        ("VMs with pages of different ages", pages_of_ages),
         ("blocks compared", compared),
     ] {
         assert!(times >= 40, "{what} are rare: {seen:?}");
     }
+    assert!(moved > 0, "no block with hits moved to another page: {seen:?}");
 }
 
 #[test]

@@ -299,17 +299,24 @@ impl Orders {
 impl Excess {
     /// Of an index with orders of `entries` entries beside it.
     fn of(index: &Index, config: &FilterConfig, superseded: &[ReplicaSlot], entries: usize) -> Excess {
-        let reserved = index.dictionary().members_of_tenant(RESERVED_TENANT);
-        let reserved = reserved.filter(|replica| !superseded.contains(replica));
-        let uncounted = superseded.iter().copied().chain(reserved).map(|replica| index.pairs_of(replica)).sum();
-        let counted = index.pairs().saturating_sub(uncounted);
+        let cap = config.limits.max_index_entries as u64;
+        // Pairs of generations that have ended may be among all; only at the cap it matters which count.
+        let counted = if index.pairs() > cap { counted_pairs(index, superseded) } else { index.pairs() };
         let bytes = index.size().bytes + entries as u64 * ENTRY_BYTES;
         Excess {
-            pairs: counted.saturating_sub(config.limits.max_index_entries as u64),
+            pairs: counted.saturating_sub(cap),
             // An index that holds nothing has nothing to give.
             memory: bytes > config.limits.max_index_bytes as u64 && index.pairs() > 0,
         }
     }
+}
+
+/// Pairs of generations that have not ended, but for those that are about to, and for those of the reserved tenant.
+fn counted_pairs(index: &Index, superseded: &[ReplicaSlot]) -> u64 {
+    let replicas = index.dictionary().replicas();
+    let counts =
+        replicas.filter(|(replica, known)| known.member.tenant_id != RESERVED_TENANT && !superseded.contains(replica));
+    counts.map(|(replica, _)| index.pairs_of(replica)).sum()
 }
 
 /// Commits that these pairs are gone, and counts them.

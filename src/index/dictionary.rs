@@ -173,11 +173,6 @@ impl Dictionary {
         members.into_iter().flatten().filter_map(|slot| Some((*slot, self.replica(*slot)?)))
     }
 
-    /// The generations that count for a tenant, whatever the model, in no order.
-    pub fn members_of_tenant(&self, tenant_id: &str) -> impl Iterator<Item = ReplicaSlot> {
-        self.members.get(tenant_id).into_iter().flat_map(HashMap::values).flatten().copied()
-    }
-
     /// The generation behind a number, while it lasts.
     pub fn replica(&self, slot: ReplicaSlot) -> Option<&Replica> {
         self.replicas.get(&slot)

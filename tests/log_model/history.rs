@@ -51,6 +51,8 @@ pub enum Step {
     /// A VM stands still from now on; all go on.
     Stall(usize),
     Wake,
+    /// A page of blocks is written over by somebody: the leader writes it anew, and it is younger than the others.
+    Spoil(u64),
     /// A VM ends, and another begins in its place.
     Replace(usize),
     /// The hub begins anew: all that it knows is told again, under other numbers.
@@ -146,7 +148,8 @@ pub fn history(seed: u64) -> History {
 fn step(random: &mut Random, mark_ms: u64) -> Step {
     let vm = random.below(VMS as u64) as usize;
     match random.below(100) {
-        0..68 => Step::Say(said(random, mark_ms), fate(random)),
+        0..62 => Step::Say(said(random, mark_ms), fate(random)),
+        62..68 => Step::Spoil(random.below(6)),
         68..72 => Step::Wait(1 + random.below(6)),
         72..84 => Step::Hit { vm, chain: random.below(CHAINS.len() as u64) as usize, blocks: 1 + random.below(BLOCKS) },
         84..89 => Step::Stall(vm),

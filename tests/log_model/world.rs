@@ -1,13 +1,17 @@
 //! A history, run over a fleet and over the oracle.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 
 use warmroute::config::FilterConfig;
 use warmroute::fingerprint::BlockSize;
 use warmroute::flow::credits::Hit;
 use warmroute::flow::follower::View;
+use warmroute::flow::keys::Keys;
 use warmroute::flow::metrics;
-use warmroute::index::Index;
+use warmroute::host::{Cas, Host};
+use warmroute::index::{Index, Pair};
+use warmroute::observation::{Observation, Stored};
 use warmroute::request::{ChainBlock, LookupRequest, NoTokenizer, PromptInput, RequestChain, WireChain};
 use warmroute::routing::lookup::{Answer, Lookup, lookup_route};
 use warmroute::routing::policy::{Eviction, Policy, Ranking};
@@ -36,6 +40,10 @@ pub struct Seen {
     pub hits: u64,
     pub leaders: u64,
     pub fell_off: u64,
+    /// Times that a VM was compared whose pages of blocks were loaded as of different log sequences.
+    pub pages_of_ages: u64,
+    /// Blocks with hits that another page lists than at the last comparison.
+    pub moved: u64,
     /// Blocks that a VM and the oracle agreed on.
     pub compared: u64,
 }
@@ -46,6 +54,8 @@ struct World {
     oracle: Bounded,
     now_s: u64,
     seen: Seen,
+    /// Which page listed each block with hits at the last comparison.
+    pages: BTreeMap<Pair, u16>,
 }
 
 /// Runs a history over both.
@@ -104,6 +114,7 @@ impl World {
             oracle: Bounded::new(history.bounds.clone(), policy, flaw),
             now_s: START_S,
             seen: Seen::default(),
+            pages: BTreeMap::new(),
         };
         world.set_clock();
         world
@@ -138,6 +149,14 @@ impl World {
                 (0..VMS).for_each(|vm| self.fleet.stall(vm, false));
                 self.settle()?;
                 (0..VMS).try_for_each(|vm| self.check(vm))
+            }
+            Step::Spoil(page) => {
+                let keys = Keys::new(&self.fleet.config().domain());
+                let page = page % u64::from(self.fleet.config().limits.pages);
+                // Somebody must lead who has read it.
+                self.settle()?;
+                self.fleet.proxy.shared_set(&keys.page(page as u32 + 1), b"spoilt", Cas(0));
+                self.settle()
             }
             Step::Replace(vm) => {
                 self.fleet.replace(*vm);
@@ -259,6 +278,12 @@ impl World {
         let missing: Vec<&Row> = expected.iter().filter(|row| !found.contains(row)).take(TOLD).collect();
         if extra.is_empty() && missing.is_empty() && found.len() == expected.len() {
             self.seen.compared += found.len() as u64;
+            let ages: BTreeSet<u64> = index.loaded_as_of().skip(1).filter(|as_of| *as_of > 0).collect();
+            self.seen.pages_of_ages += u64::from(ages.len() > 1);
+            let pages = pages_of_hits(index);
+            let moved = pages.iter().filter(|(pair, page)| self.pages.get(*pair).is_some_and(|before| before != *page));
+            self.seen.moved += moved.count() as u64;
+            self.pages = pages;
             return Ok(());
         }
         Err(format!(
@@ -295,8 +320,23 @@ impl AddAssign for Seen {
         self.hits += other.hits;
         self.leaders += other.leaders;
         self.fell_off += other.fell_off;
+        self.pages_of_ages += other.pages_of_ages;
+        self.moved += other.moved;
         self.compared += other.compared;
     }
+}
+
+/// Which page lists each block that has hits.
+fn pages_of_hits(index: &Index) -> BTreeMap<Pair, u16> {
+    let listed = |page| index.page_observations(page).into_iter().map(move |record| (page, record));
+    let mut pages = BTreeMap::new();
+    for (page, record) in (0..index.pages()).flat_map(listed) {
+        let Observation::Stored(Stored { scope, replica, access_count: Some(1..), blocks, .. }) = record else {
+            continue;
+        };
+        pages.extend(blocks.into_iter().map(|block| ((scope, block.key, replica), page)));
+    }
+    pages
 }
 
 fn answer(index: &Index, policy: &Policy, request: &LookupRequest, now_ms: u64) -> Answer {

@@ -182,6 +182,19 @@ fn what_is_about_to_end_does_not_count_for_the_cap() {
 }
 
 #[test]
+fn what_has_ended_does_not_count_for_the_cap_swept_or_not() {
+    let mut index = index("t");
+    store(&mut index, 1, &[1], 5, None);
+    let member = Member::new("t", "m", "a");
+    index.apply(3, Observation::ReplicaUp { replica: ReplicaSlot(3), member, address: "10.0.0.1:80".into() });
+    store(&mut index, 3, &[1, 2, 3], 5, None);
+    assert_eq!(Excess::of(&index, &config(), &[ReplicaSlot(1)], 0).pairs, 2);
+    // It never was complete, so that its blocks stay until the sweep.
+    index.apply(4, Observation::ReplicaGone { replica: ReplicaSlot(3) });
+    assert_eq!((index.pairs(), Excess::of(&index, &config(), &[], 0).pairs), (3, 0));
+}
+
+#[test]
 fn an_order_of_which_most_is_no_longer_true_is_made_anew() {
     let mut index = index("t");
     let mut orders = Orders::new(&config());

@@ -15,7 +15,7 @@ demo: wasm
 # The core alone, everything native (end to end on the current Envoy), the core on wasm32, the oldest Envoy.
 test: wasm wasm-faults
 	cargo test
-	cargo test --bench fingerprint --bench template --bench tokenize --bench index
+	cargo test --bench fingerprint --bench template --bench tokenize --bench index --bench eviction
 	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy cargo test --features native
 	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds --test tokenizers
 	envoy=$$($(TOOLS) envoy 1.36.4) && WARMROUTE_ENVOY=$$envoy cargo test --features native --test envoy_config --test e2e
@@ -40,7 +40,7 @@ lint: setup
 	python3 tests/golden/generate.py --check
 
 bench: setup
-	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth
+	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth --bench eviction
 	python3 benches/vm/run.py
 
 # A pool of 64 replicas on a local Envoy, 1 M and 4 M pairs; about ten minutes. SCALE passes options, see `loadgen scale --help`.

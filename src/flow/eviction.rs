@@ -13,6 +13,7 @@ use super::metrics::{self, Evicted};
 use crate::config::FilterConfig;
 use crate::host::Host;
 use crate::index::Index;
+use crate::index::dictionary::Dictionary;
 use crate::index::runs::Change;
 use crate::index::victims::{Order, Prefixes, Victim};
 use crate::observation::{Observation, RESERVED_TENANT, ReplicaSlot, Scope, ScopeSlot};
@@ -55,6 +56,13 @@ struct Orders {
 struct Excess {
     pairs: u64,
     memory: bool,
+}
+
+/// Pairs that went, by the algorithm of their tenant's policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByAlgorithm {
+    lru: u64,
+    lfu: u64,
 }
 
 /// What a step of eviction is made with.
@@ -156,7 +164,7 @@ impl Evictor {
 
     fn note(&mut self, index: &Index, config: &FilterConfig, changes: &[Change]) {
         for orders in self.complete.iter_mut().chain(&mut self.building) {
-            orders.order.note(index, changes, |scope| policy(index, config, scope).eviction == Eviction::Lfu);
+            orders.order.note(index, changes, |scope| counts_hits(index.dictionary(), config, scope));
             orders.prefixes.note(index, changes);
         }
     }
@@ -278,7 +286,7 @@ impl Orders {
 
     /// Goes on; true when they are complete.
     fn build(&mut self, index: &Index, config: &FilterConfig) -> bool {
-        let is_lfu = |scope: &Scope| policy(index, config, scope).eviction == Eviction::Lfu;
+        let is_lfu = |scope: &Scope| counts_hits(index.dictionary(), config, scope);
         let complete = self.order.build(index, BUILD_STEP, is_lfu) & self.prefixes.build(index, BUILD_STEP);
         self.entries = self.entries();
         complete
@@ -328,28 +336,50 @@ fn evict(
     (config, reason): (&FilterConfig, Evicted),
     victims: Vec<Victim>,
 ) -> Result<(), Deposed> {
-    let mut by_algorithm = [(Eviction::Lru, 0), (Eviction::Lfu, 0)];
+    let mut gone_by = ByAlgorithm::default();
     if let Some(index) = follower.index_of(lease.head()) {
         for victim in &victims {
-            let Some(scope) = index.dictionary().scope(victim.scope) else { continue };
-            let algorithm = policy(index, config, scope).eviction;
-            by_algorithm.iter_mut().filter(|(counted, _)| *counted == algorithm).for_each(|(_, pairs)| *pairs += 1);
+            gone_by.add(index.dictionary(), config, victim.scope, 1);
         }
     }
     // What is of one replica and scope goes together: within one commit the order says nothing any more.
-    let mut gone: BTreeMap<(ReplicaSlot, ScopeSlot, usize), Vec<_>> = BTreeMap::new();
+    let mut gone: BTreeMap<(ReplicaSlot, ScopeSlot), Vec<_>> = BTreeMap::new();
     for Victim { scope, key, replica } in victims {
-        gone.entry((replica, scope, key.width())).or_default().push(key);
+        gone.entry((replica, scope)).or_default().push(key);
     }
-    let gone = gone.into_iter().map(|((replica, scope, _), keys)| Observation::Removed { replica, scope, keys });
+    let gone = gone.into_iter().map(|((replica, scope), keys)| Observation::Removed { replica, scope, keys });
     lease.commit(host, keys, follower, gone.collect(), |_| {})?;
-    by_algorithm.iter().for_each(|(algorithm, pairs)| metrics::count_evictions(host, *algorithm, reason, *pairs));
+    gone_by.count(host, reason);
     Ok(())
 }
 
+// === impl ByAlgorithm ===
+
+impl ByAlgorithm {
+    /// Notes that pairs of a scope went; of one without a name nobody knows the algorithm.
+    pub fn add(&mut self, dictionary: &Dictionary, config: &FilterConfig, scope: ScopeSlot, pairs: u64) {
+        let Some(scope) = dictionary.scope(scope) else { return };
+        match policy(dictionary, config, scope).eviction {
+            Eviction::Lru => self.lru += pairs,
+            Eviction::Lfu => self.lfu += pairs,
+        }
+    }
+
+    /// Counts what went for this reason.
+    pub fn count(&self, host: &impl Host, reason: Evicted) {
+        metrics::count_evictions(host, Eviction::Lru, reason, self.lru);
+        metrics::count_evictions(host, Eviction::Lfu, reason, self.lfu);
+    }
+}
+
 /// The policy that a scope's blocks are held under.
-pub fn policy<'a>(index: &'a Index, config: &'a FilterConfig, scope: &Scope) -> &'a Policy {
-    config.policies.effective(&scope.tenant_id, |tenant_id| index.dictionary().policy(tenant_id))
+pub fn policy<'a>(dictionary: &'a Dictionary, config: &'a FilterConfig, scope: &Scope) -> &'a Policy {
+    config.policies.effective(&scope.tenant_id, |tenant_id| dictionary.policy(tenant_id))
+}
+
+/// Whether hits count in a scope.
+pub fn counts_hits(dictionary: &Dictionary, config: &FilterConfig, scope: &Scope) -> bool {
+    policy(dictionary, config, scope).eviction == Eviction::Lfu
 }
 
 #[cfg(test)]

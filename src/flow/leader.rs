@@ -3,10 +3,8 @@
 //! A new leader first catches up with the log. Then it keeps the stream to the hub open, commits what it hears, rewrites
 //! pages so that the ring can go on, mends what others wrote over, and renews the lease every tick. [`Deposed`] ends it.
 
-use std::collections::BTreeMap;
-
 use super::credits::{Inbox, Outbox};
-use super::eviction::{Evictor, policy};
+use super::eviction::{ByAlgorithm, Evictor, counts_hits, policy};
 use super::follower::Follower;
 use super::ingest::{Heard, Ingest, Refused};
 use super::keys::Keys;
@@ -19,7 +17,6 @@ use crate::config::{FilterConfig, Limits};
 use crate::host::{Host, Level, StreamToken};
 use crate::index::log::{Head, Incarnation};
 use crate::observation::{Scope, Subscription};
-use crate::routing::policy::Eviction;
 use crate::wire;
 
 /// Ticks without progress after which a leader gives a log up that it cannot read.
@@ -152,10 +149,7 @@ impl Leader {
                 ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
                 ready.report(host, &self.lease, follower);
                 let until_ns = until_ns.saturating_add(config.limits.max_step_ns() / 4);
-                let expired = sweep(host, follower, self.lease.head(), config, until_ns);
-                for (algorithm, pairs) in expired.into_values() {
-                    metrics::count_evictions(host, algorithm, Evicted::Ttl, pairs);
-                }
+                sweep(host, follower, self.lease.head(), config, until_ns).count(host, Evicted::Ttl);
                 Ok(())
             }
         }
@@ -302,7 +296,7 @@ impl Ready {
                 lease.renew(host, keys, change)?;
             } else {
                 let Some(index) = follower.index_of(lease.head()) else { break };
-                let counts_hits = |scope: &Scope| policy(index, config, scope).eviction == Eviction::Lfu;
+                let counts_hits = |scope: &Scope| counts_hits(index.dictionary(), config, scope);
                 let records = self.pager.name_pages(index, batch.records, counts_hits);
                 self.evictor.committed(&records);
                 lease.commit(host, keys, follower, records, change)?;
@@ -455,21 +449,17 @@ pub fn sweep(
     head: &Head,
     config: &FilterConfig,
     until_ns: u64,
-) -> BTreeMap<&'static str, (Eviction, u64)> {
-    let mut expired = BTreeMap::new();
+) -> ByAlgorithm {
+    let mut expired = ByAlgorithm::default();
     let Some(index) = follower.sweepable(head) else { return expired };
     let now_ms = host.now_ms();
     let until = index.sweep_share(config.limits.tick_ms, SWEEP_MS);
     while index.sweep_at() < until && host.now_ns() < until_ns {
         let swept = index.sweep_until(until, SWEEP_STEP, |dictionary, scope, last_seen_ms| {
-            let published = |tenant_id: Option<&str>| dictionary.policy(tenant_id);
-            let policy = config.policies.effective(&scope.tenant_id, published);
-            now_ms.saturating_sub(last_seen_ms) >= policy.eviction_ttl_ms
+            now_ms.saturating_sub(last_seen_ms) >= policy(dictionary, config, scope).eviction_ttl_ms
         });
         for (scope, pairs) in swept.by_scope {
-            let Some(scope) = index.dictionary().scope(scope) else { continue };
-            let algorithm = policy(index, config, scope).eviction;
-            expired.entry(algorithm.as_str()).or_insert((algorithm, 0)).1 += pairs;
+            expired.add(index.dictionary(), config, scope, pairs);
         }
         if swept.complete {
             break;

@@ -110,11 +110,7 @@ pub fn known_undercount(undercount: Undercount) -> Rc<str> {
 
 /// Pairs evicted, by the algorithm of their tenant's policy and the reason.
 pub fn evictions(algorithm: Eviction, reason: Evicted) -> String {
-    let algorithm = match algorithm {
-        Eviction::Lru => "lru",
-        Eviction::Lfu => "lfu",
-    };
-    format!("warmroute_evictions_total.algorithm.={algorithm}.;.reason.={}.;", reason.as_str())
+    format!("warmroute_evictions_total.algorithm.={}.;.reason.={}.;", algorithm.as_str(), reason.as_str())
 }
 
 /// Counts `credits` that are lost, and hits that the leader does not know of: what is not held any more has none.

@@ -92,11 +92,6 @@ impl Order {
                 left = left.saturating_sub(1);
             }
         }
-        self.is_built(index)
-    }
-
-    /// Whether all is in it.
-    pub fn is_built(&self, index: &Index) -> bool {
         self.built >= index.runs().run_numbers()
     }
 
@@ -136,15 +131,11 @@ impl Order {
                     break;
                 }
             }
-            let mut left = HashSet::new();
-            while let Some(Reverse(candidate)) = heap.pop() {
-                if victims.len() >= max {
-                    left.insert(candidate.run);
-                    continue;
-                }
-                victims.extend(candidate.victim(index));
-                heap.extend(candidate.before(index).map(Reverse));
-            }
+            let left = take_in_order(index, heap, |candidate| {
+                let wanted = victims.len() < max;
+                victims.extend(candidate.victim(index).filter(|_| wanted));
+                wanted
+            });
             self.ranked.drop(rank, runs.into_iter().filter(|run| !left.contains(run)));
         }
         victims
@@ -222,19 +213,15 @@ impl Prefixes {
                     break;
                 }
             }
-            let mut left = HashSet::new();
-            while let Some(Reverse(candidate)) = heap.pop() {
-                if gone >= blocks || victims.len() >= pairs {
-                    left.insert(candidate.run);
-                    continue;
-                }
-                if let Some(Victim { scope, key, .. }) = candidate.victim(index) {
+            let left = take_in_order(index, heap, |candidate| {
+                let wanted = gone < blocks && victims.len() < pairs;
+                if let Some(Victim { scope, key, .. }) = candidate.victim(index).filter(|_| wanted) {
                     let holders = index.holders(scope, &key);
                     victims.extend(holders.map(|holder| Victim { scope, key: key.clone(), replica: holder.replica }));
                     gone += 1;
                 }
-                heap.extend(candidate.before(index).map(Reverse));
-            }
+                wanted
+            });
             ranked.drop(rank, runs.into_iter().filter(|run| !left.contains(run)));
         }
         victims
@@ -277,6 +264,24 @@ fn candidates(
     let Some(at) = until.checked_sub(1) else { return Vec::new() };
     earlier.extend((from < at).then_some((from, at)));
     Candidate::new(index, scope, (run, at, earlier), replica).into_iter().collect()
+}
+
+/// Offers candidates in order, each with what is to go after it, for as long as `take` wants them; the runs of those that are
+/// left.
+fn take_in_order(
+    index: &Index,
+    mut heap: BinaryHeap<Reverse<Candidate>>,
+    mut take: impl FnMut(&Candidate) -> bool,
+) -> HashSet<u32> {
+    let mut left = HashSet::new();
+    while let Some(Reverse(candidate)) = heap.pop() {
+        if take(&candidate) {
+            heap.extend(candidate.before(index).map(Reverse));
+        } else {
+            left.insert(candidate.run);
+        }
+    }
+    left
 }
 
 /// Where in a run the newest report of a block is of `last_seen_ms`: each offset.

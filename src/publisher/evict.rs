@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use super::Publisher;
 use super::entries::{ReplicaName, ScopeName};
 use crate::observation::{BlockKey, Observation, ReplicaSlot, ScopeSlot};
-use crate::routing::policy::Eviction;
 
 /// What went so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +54,7 @@ impl Publisher {
     }
 
     pub(super) fn count_eviction(&mut self, tenant_id: &str, cause: Cause) {
-        let algorithm = algorithm(self.policies.for_tenant(tenant_id).eviction);
+        let algorithm = self.policies.for_tenant(tenant_id).eviction.as_str();
         *self.evictions.entries.entry((algorithm, cause.as_str())).or_default() += 1;
     }
 
@@ -76,13 +75,5 @@ impl Cause {
             Cause::Cap => "cap",
             Cause::Ttl => "ttl",
         }
-    }
-}
-
-/// The value of the metric label.
-fn algorithm(eviction: Eviction) -> &'static str {
-    match eviction {
-        Eviction::Lru => "lru",
-        Eviction::Lfu => "lfu",
     }
 }

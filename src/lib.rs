@@ -19,6 +19,7 @@
 pub mod config;
 pub mod fingerprint;
 pub mod index;
+pub mod model;
 pub mod observation;
 pub mod publisher;
 pub mod request;

@@ -12,6 +12,8 @@ use crate::routing::policy::Policy;
 
 /// The tenant that the contract keeps for its own probes; a lookup for it is never answered.
 pub const RESERVED_TENANT: &str = "inferencecache.io/probe";
+/// Bytes of each part of a model's package but the last.
+pub const MODEL_PART_BYTES: usize = 48 * 1024;
 /// The longest explicit block key.
 pub const MAX_KEY_BYTES: usize = 256;
 
@@ -208,6 +210,18 @@ pub enum Observation {
         /// As in [`Observation::Policy`].
         tenant_id: Option<String>,
     },
+    /// What turns the model's text into token ids, from now on.
+    Model {
+        /// The model as requests name it.
+        model_id: String,
+        /// Names the contents.
+        version: ModelVersion,
+    },
+    /// The model's text cannot be turned into token ids any more.
+    ModelGone {
+        /// As in [`Observation::Model`].
+        model_id: String,
+    },
     /// In the log only: the hub's number for `scope`, so that the next leader can go on with the hub's stream.
     PublishedScope {
         /// The log's number.
@@ -222,6 +236,30 @@ pub enum Observation {
         /// The hub's number.
         published: ReplicaSlot,
     },
+}
+
+/// Names the contents of a model's package, whose layout [`crate::model`] has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelDigest(pub u128);
+
+/// A model's package as it was announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelVersion {
+    /// XXH3-128 of the contents.
+    pub digest: ModelDigest,
+    /// Length of the contents in bytes, at least 1.
+    pub length: u32,
+}
+
+/// A part of a model's package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelPart {
+    /// Of which contents.
+    pub digest: ModelDigest,
+    /// Counts the parts from 0; each has [`MODEL_PART_BYTES`], the last one what is left.
+    pub number: u32,
+    /// The bytes.
+    pub contents: Vec<u8>,
 }
 
 /// A replica's load as it reported it.
@@ -268,6 +306,8 @@ pub enum StreamBody {
     },
     /// Nothing new; the hub lives.
     Heartbeat,
+    /// A part of what was asked for with [`SubscriberMessage::WantModel`]; the position stays.
+    ModelPart(ModelPart),
 }
 
 /// What a subscriber asks for first.
@@ -294,11 +334,34 @@ pub enum SubscriberMessage {
     Subscribe(Subscription),
     /// The highest [`StreamMessage::number`] applied.
     Acknowledge(u64),
+    /// Send the contents of a model's version, from a part on, in place of what was asked for before.
+    WantModel {
+        /// Of which contents.
+        digest: ModelDigest,
+        /// The first part to send.
+        first_part: u32,
+    },
 }
 
 /// A key without bytes: it would stand for every prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmptyKey;
+
+// === impl ModelVersion ===
+
+impl ModelVersion {
+    /// Number of parts in which the contents are sent.
+    pub fn parts(self) -> u32 {
+        // A quotient of a u32.
+        self.length.div_ceil(MODEL_PART_BYTES as u32)
+    }
+
+    /// Length of a part in bytes; 0 of one that there is not.
+    pub fn part_bytes(self, number: u32) -> usize {
+        let start = (number as usize).saturating_mul(MODEL_PART_BYTES);
+        (self.length as usize).saturating_sub(start).min(MODEL_PART_BYTES)
+    }
+}
 
 // === impl Member ===
 

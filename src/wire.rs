@@ -8,8 +8,9 @@
 use prost::Message;
 
 use crate::observation::{
-    BlockKey, Counted, Member, Observation, ReplicaCounts, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored,
-    StoredBlock, StreamBody, StreamMessage, SubscriberMessage, Subscription, Tier,
+    BlockKey, Counted, Member, ModelDigest, ModelPart, ModelVersion, Observation, ReplicaCounts, ReplicaSlot,
+    ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage, SubscriberMessage, Subscription,
+    Tier,
 };
 use crate::routing::policy::{Eviction, Policy, Strategy};
 
@@ -80,6 +81,9 @@ pub fn subscriber_message_to_proto(message: &SubscriberMessage) -> v1::ObserveRe
     use v1::observe_request::Kind;
     let kind = match message {
         SubscriberMessage::Acknowledge(number) => Kind::Acknowledge(v1::Acknowledge { number: *number }),
+        SubscriberMessage::WantModel { digest, first_part } => {
+            Kind::WantModel(v1::WantModel { digest: digest_to_proto(*digest), first_part: *first_part })
+        }
         SubscriberMessage::Subscribe(subscription) => Kind::Subscribe(v1::Subscribe {
             node_id: subscription.node_id.clone(),
             version: subscription.version.clone(),
@@ -100,6 +104,9 @@ pub fn subscriber_message_from_proto(message: v1::ObserveRequest) -> Result<Subs
     use v1::observe_request::Kind;
     match message.kind.ok_or(Malformed::NoKind("ObserveRequest"))? {
         Kind::Acknowledge(acknowledge) => Ok(SubscriberMessage::Acknowledge(acknowledge.number)),
+        Kind::WantModel(want) => {
+            Ok(SubscriberMessage::WantModel { digest: digest_from_proto(&want.digest)?, first_part: want.first_part })
+        }
         Kind::Subscribe(subscribe) => Ok(SubscriberMessage::Subscribe(Subscription {
             node_id: subscribe.node_id,
             version: subscribe.version,
@@ -123,6 +130,11 @@ pub fn stream_message_to_proto(message: &StreamMessage) -> v1::ObserveResponse {
             Kind::Delta(v1::Delta { first_sequence: *first_sequence, facts: all_facts_to_proto(observations) })
         }
         StreamBody::Heartbeat => Kind::Heartbeat(v1::Heartbeat {}),
+        StreamBody::ModelPart(part) => Kind::ModelPart(v1::ModelPart {
+            digest: digest_to_proto(part.digest),
+            number: part.number,
+            contents: part.contents.clone().into(),
+        }),
     };
     v1::ObserveResponse { number: message.number, epoch: message.epoch, sequence: message.sequence, kind: Some(kind) }
 }
@@ -145,6 +157,11 @@ pub fn stream_message_from_proto(message: v1::ObserveResponse) -> Result<StreamM
             StreamBody::Delta { first_sequence: delta.first_sequence, observations: facts_from_proto(delta.facts)? }
         }
         Kind::Heartbeat(_) => StreamBody::Heartbeat,
+        Kind::ModelPart(part) => StreamBody::ModelPart(ModelPart {
+            digest: digest_from_proto(&part.digest)?,
+            number: part.number,
+            contents: part.contents.into(),
+        }),
     };
     Ok(StreamMessage { number: message.number, epoch: message.epoch, sequence: message.sequence, body })
 }
@@ -204,6 +221,12 @@ fn fact_to_proto(observation: &Observation) -> v1::Fact {
         Observation::PolicyGone { tenant_id } => {
             Kind::PolicyGone(v1::CachePolicyGone { tenant_id: tenant_id.clone().unwrap_or_default() })
         }
+        Observation::Model { model_id, version } => Kind::Model(v1::ModelVersion {
+            model_id: model_id.clone(),
+            digest: digest_to_proto(version.digest),
+            length: version.length,
+        }),
+        Observation::ModelGone { model_id } => Kind::ModelGone(v1::ModelGone { model_id: model_id.clone() }),
         Observation::PublishedScope { slot, published } => {
             Kind::PublishedScope(v1::PublishedNumber { number: slot.0, published: published.0 })
         }
@@ -266,6 +289,14 @@ pub fn fact_from_proto(fact: v1::Fact) -> Result<Observation, Malformed> {
         Kind::PolicyGone(gone) => {
             Observation::PolicyGone { tenant_id: Some(gone.tenant_id).filter(|tenant_id| !tenant_id.is_empty()) }
         }
+        Kind::Model(model) => {
+            if model.length == 0 {
+                return Err(Malformed::Field { field: "length", problem: "is 0, must be at least 1" });
+            }
+            let version = ModelVersion { digest: digest_from_proto(&model.digest)?, length: model.length };
+            Observation::Model { model_id: model.model_id, version }
+        }
+        Kind::ModelGone(gone) => Observation::ModelGone { model_id: gone.model_id },
         Kind::PublishedScope(pair) => {
             Observation::PublishedScope { slot: ScopeSlot(pair.number), published: ScopeSlot(pair.published) }
         }
@@ -273,6 +304,16 @@ pub fn fact_from_proto(fact: v1::Fact) -> Result<Observation, Malformed> {
             Observation::PublishedReplica { replica: ReplicaSlot(pair.number), published: ReplicaSlot(pair.published) }
         }
     })
+}
+
+fn digest_to_proto(digest: ModelDigest) -> prost::bytes::Bytes {
+    digest.0.to_be_bytes().to_vec().into()
+}
+
+fn digest_from_proto(bytes: &[u8]) -> Result<ModelDigest, Malformed> {
+    let bytes = <[u8; 16]>::try_from(bytes);
+    let bytes = bytes.map_err(|_| Malformed::Field { field: "digest", problem: "must have 16 bytes" })?;
+    Ok(ModelDigest(u128::from_be_bytes(bytes)))
 }
 
 fn stored_to_proto(stored: &Stored) -> v1::BlockStored {

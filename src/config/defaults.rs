@@ -104,3 +104,32 @@ pub const LOG_SEGMENTS_RANGE: RangeInclusive<u64> = 4..=65_536;
 pub const SEGMENT_BYTES: u64 = 16 * 1024;
 /// Allowed `limits.segment_bytes`.
 pub const SEGMENT_BYTES_RANGE: RangeInclusive<u64> = 4096..=1024 * 1024;
+/// `limits.max_prompt_bytes`: bytes of a prompt's text that are tokenized. Of a longer one the exact leading part is, if a
+/// special token ends one.
+pub const MAX_PROMPT_BYTES: u64 = 512 * 1024;
+/// Allowed `limits.max_prompt_bytes`; 0 tokenizes nothing.
+pub const MAX_PROMPT_BYTES_RANGE: RangeInclusive<u64> = 0..=1024 * 1024;
+/// `limits.max_match_tokens`: tokens of a prompt that are looked up, from its beginning.
+pub const MAX_MATCH_TOKENS: u64 = 131_072;
+/// Allowed `limits.max_match_tokens`: up to the contract's cap.
+pub const MAX_MATCH_TOKENS_RANGE: RangeInclusive<u64> = 1..=1024 * 1024;
+/// `limits.max_merge_symbols`: symbols of a text's words that are merged, which bounds the time that a hostile text takes:
+/// 100 KB of prose or code have up to some fifty thousand, and letters without a blank one a byte.
+pub const MAX_MERGE_SYMBOLS: u64 = 60_000;
+/// Allowed `limits.max_merge_symbols`.
+pub const MAX_MERGE_SYMBOLS_RANGE: RangeInclusive<u64> = 1_000..=1024 * 1024;
+/// `limits.max_model_bytes`: bytes of each VM's memory that the models' tokenizers and templates may take: half a dozen of
+/// them, or two of the largest.
+pub const MAX_MODEL_BYTES: u64 = 64 * 1024 * 1024;
+/// Allowed `limits.max_model_bytes`; 0 loads none.
+pub const MAX_MODEL_BYTES_RANGE: RangeInclusive<u64> = 0..=256 * 1024 * 1024;
+/// `limits.memo_bytes`: bytes of each VM's memory that token ids of chat turns seen before may take.
+pub const MEMO_BYTES: u64 = 8 * 1024 * 1024;
+/// Allowed `limits.memo_bytes`; 0 remembers none.
+pub const MEMO_BYTES_RANGE: RangeInclusive<u64> = 0..=128 * 1024 * 1024;
+/// `utc_offset_minutes`: what the engines' time zone adds to UTC.
+pub const UTC_OFFSET_MINUTES: i32 = 0;
+/// Allowed `utc_offset_minutes`.
+pub const UTC_OFFSET_MINUTES_RANGE: RangeInclusive<i32> = -1_440..=1_440;
+/// `read_usage`: whether responses are read for what the engine found in its cache.
+pub const READ_USAGE: bool = true;

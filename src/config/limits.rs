@@ -58,6 +58,16 @@ pub struct Limits {
     pub log_segments: u32,
     /// Bytes of one log segment.
     pub segment_bytes: usize,
+    /// Bytes of a prompt's text that are tokenized.
+    pub max_prompt_bytes: usize,
+    /// Tokens of a prompt that are looked up.
+    pub max_match_tokens: usize,
+    /// Symbols of a text's words that are merged.
+    pub max_merge_symbols: usize,
+    /// Bytes of a VM's memory that the models' packages may take.
+    pub max_model_bytes: usize,
+    /// Bytes of a VM's memory that token ids of texts seen before may take.
+    pub memo_bytes: usize,
 }
 
 // === impl Output ===
@@ -117,6 +127,27 @@ impl Limits {
             pages: count(integer("pages", defaults::PAGES_RANGE, defaults::PAGES)),
             log_segments: count(integer("log_segments", defaults::LOG_SEGMENTS_RANGE, defaults::LOG_SEGMENTS)),
             segment_bytes: size(integer("segment_bytes", defaults::SEGMENT_BYTES_RANGE, defaults::SEGMENT_BYTES)),
+            max_prompt_bytes: size(integer(
+                "max_prompt_bytes",
+                defaults::MAX_PROMPT_BYTES_RANGE,
+                defaults::MAX_PROMPT_BYTES,
+            )),
+            max_match_tokens: size(integer(
+                "max_match_tokens",
+                defaults::MAX_MATCH_TOKENS_RANGE,
+                defaults::MAX_MATCH_TOKENS,
+            )),
+            max_merge_symbols: size(integer(
+                "max_merge_symbols",
+                defaults::MAX_MERGE_SYMBOLS_RANGE,
+                defaults::MAX_MERGE_SYMBOLS,
+            )),
+            max_model_bytes: size(integer(
+                "max_model_bytes",
+                defaults::MAX_MODEL_BYTES_RANGE,
+                defaults::MAX_MODEL_BYTES,
+            )),
+            memo_bytes: size(integer("memo_bytes", defaults::MEMO_BYTES_RANGE, defaults::MEMO_BYTES)),
         };
         section.finish(problems);
         limits

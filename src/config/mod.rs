@@ -33,7 +33,7 @@ pub use manifest::PolicyManifest;
 pub use model::{Adapter, ModelConfig};
 pub use policy::{POLICY_TENANT, may_have_policy, policy_from_json};
 pub use ranking::ranking_from_json;
-pub use request_rules::RequestRules;
+pub use request_rules::{BodyApi, PathRule, RequestRules};
 pub use tenant::{RESERVED_TENANT, TenantFrom, TenantSource};
 
 use section::{Problems, Section};
@@ -59,6 +59,10 @@ pub struct FilterConfig {
     pub quotas: BTreeMap<String, u64>,
     /// Constants of the score, and the named differences from the contract.
     pub ranking: Ranking,
+    /// What the engines' time zone adds to UTC, in minutes, for templates that write the date.
+    pub utc_offset_minutes: i32,
+    /// Whether responses are read for what the engine found in its cache, to compare it with what was matched.
+    pub read_usage: bool,
     /// What is written.
     pub output: Output,
     /// When the index counts as stale, and what happens then.
@@ -101,6 +105,13 @@ impl FilterConfig {
             policies: policy::read_policies(&mut root, &mut problems),
             quotas: limits::read_quotas(&mut root, &mut problems),
             ranking: ranking::read_ranking(&mut root, &mut problems),
+            utc_offset_minutes: root.integer_i32(
+                "utc_offset_minutes",
+                defaults::UTC_OFFSET_MINUTES_RANGE,
+                defaults::UTC_OFFSET_MINUTES,
+                &mut problems,
+            ),
+            read_usage: root.boolean("read_usage", defaults::READ_USAGE, &mut problems),
             output: Output::read(root.section("output", &mut problems), &mut problems),
             freshness: Freshness::read(&mut root, &mut problems),
             limits: Limits::read(root.section("limits", &mut problems), &mut problems),

@@ -4,19 +4,43 @@ use serde_json::Value;
 
 use super::defaults;
 use super::section::{Problems, Section};
+use crate::request::ChatApi;
 use crate::request::names::{self, InputHeaders};
 
 /// Which requests are read, and how much of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestRules {
-    /// The paths whose bodies are read, without query.
-    pub paths: Vec<String>,
+    /// The paths whose bodies are read.
+    pub paths: Vec<PathRule>,
     /// A larger body is never held.
     pub max_body_bytes: u64,
     /// Whether a body of unknown length is held, up to `max_body_bytes`.
     pub hold_chunked: bool,
     /// The input headers that are read; all of them are removed.
     pub input_headers: InputHeaders,
+}
+
+/// A path whose bodies are read, and what they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathRule {
+    /// The path, without query.
+    pub path: String,
+    /// What its bodies are.
+    pub api: BodyApi,
+}
+
+/// What the fields of a body mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyApi {
+    /// OpenAI's `/v1/completions`, and whatever else has a `prompt`.
+    #[default]
+    Completions,
+    /// A body with a conversation.
+    Chat(ChatApi),
+    /// `/generate` of SGLang and vLLM: `text`, `prompt`, or token ids.
+    Generate,
+    /// vLLM's `/inference/v1/generate`: token ids.
+    TokensIn,
 }
 
 // === impl RequestRules ===
@@ -37,18 +61,75 @@ impl RequestRules {
     }
 }
 
-/// An empty list is allowed: then only requests with explicit hashes in their headers are routed.
-fn read_paths(root: &mut Section, problems: &mut Problems) -> Vec<String> {
-    let Some(paths) = root.texts("paths", problems) else {
-        return defaults::PATHS.map(str::to_owned).to_vec();
-    };
-    for (place, path) in paths.iter().enumerate() {
-        if !path.starts_with('/') || path.contains(['?', '#']) {
-            let value = Value::String(path.clone());
-            problems.note(format!("paths[{place}]"), Some(&value), "a path from its / on, without ? and #");
+/// An empty list is allowed: then only requests with explicit hashes in their headers are routed. What a path's bodies
+/// are is told by its end, unless the path is written as an object of `path` and `api`.
+fn read_paths(root: &mut Section, problems: &mut Problems) -> Vec<PathRule> {
+    let listed = match root.take("paths") {
+        None => return defaults::PATHS.map(PathRule::of).to_vec(),
+        Some(Value::Array(listed)) => listed,
+        Some(value) => {
+            problems.note("paths", Some(value), "a list of paths");
+            return Vec::new();
         }
+    };
+    listed.iter().enumerate().filter_map(|(place, value)| read_path(place, value, problems)).collect()
+}
+
+fn read_path(place: usize, value: &Value, problems: &mut Problems) -> Option<PathRule> {
+    let at = format!("paths[{place}]");
+    let rule = match value {
+        Value::String(path) => PathRule::of(path),
+        Value::Object(_) => {
+            let mut section = Section::at(at.clone(), Some(value), problems);
+            let path = section.required_text("path", problems);
+            let api = section.choice("api", &BodyApi::NAMED, PathRule::of(&path).api, problems);
+            section.finish(problems);
+            PathRule { path, api }
+        }
+        _ => {
+            problems.note(at, Some(value), "a path, or an object of path and api");
+            return None;
+        }
+    };
+    if !rule.path.starts_with('/') || rule.path.contains(['?', '#']) {
+        problems.note(at, Some(value), "a path from its / on, without ? and #");
+        return None;
     }
-    paths
+    Some(rule)
+}
+
+// === impl PathRule ===
+
+impl PathRule {
+    /// A path whose end tells what its bodies are.
+    pub fn of(path: &str) -> PathRule {
+        let api = BodyApi::ENDS.iter().find(|(end, _)| path.ends_with(end)).map_or(BodyApi::default(), |(_, api)| *api);
+        PathRule { path: path.to_owned(), api }
+    }
+}
+
+// === impl BodyApi ===
+
+impl BodyApi {
+    /// The values of `api`.
+    const NAMED: [(&str, BodyApi); 6] = [
+        ("completions", BodyApi::Completions),
+        ("chat", BodyApi::Chat(ChatApi::ChatCompletions)),
+        ("responses", BodyApi::Chat(ChatApi::Responses)),
+        ("messages", BodyApi::Chat(ChatApi::Messages)),
+        ("generate", BodyApi::Generate),
+        ("tokens_in", BodyApi::TokensIn),
+    ];
+
+    /// What paths end in; the first that fits counts.
+    const ENDS: [(&str, BodyApi); 6] = [
+        ("/chat/completions", BodyApi::Chat(ChatApi::ChatCompletions)),
+        ("/completions", BodyApi::Completions),
+        ("/responses", BodyApi::Chat(ChatApi::Responses)),
+        ("/messages", BodyApi::Chat(ChatApi::Messages)),
+        ("/inference/v1/generate", BodyApi::TokensIn),
+        ("/generate", BodyApi::Generate),
+    ];
 }
 
 /// `true` (the default) reads all, `false` none, a list those it names.

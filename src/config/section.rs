@@ -147,6 +147,28 @@ impl<'a> Section<'a> {
         u32::try_from(self.integer(name, range, u64::from(default), problems)).unwrap_or(default)
     }
 
+    /// A whole number that may be negative.
+    pub(super) fn integer_i32(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<i32>,
+        default: i32,
+        problems: &mut Problems,
+    ) -> i32 {
+        let Some(value) = self.take(name) else { return default };
+        let whole = value.as_f64().filter(|number| number.fract() == 0.0);
+        let number = whole.filter(|number| (f64::from(*range.start())..=f64::from(*range.end())).contains(number));
+        match number {
+            // In the range of an i32, and whole.
+            Some(number) => number as i32,
+            None => {
+                let allowed = format!("a whole number from {} to {}", range.start(), range.end());
+                problems.note(self.path_of(name), Some(value), allowed);
+                default
+            }
+        }
+    }
+
     pub(super) fn float(
         &mut self,
         name: &'static str,

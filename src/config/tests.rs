@@ -41,7 +41,7 @@ fn the_smallest_configuration_has_the_defaults() {
             models: BTreeMap::from([("m".to_owned(), model)]),
             adapters: BTreeMap::new(),
             requests: RequestRules {
-                paths: vec!["/v1/completions".to_owned()],
+                paths: defaults::PATHS.map(PathRule::of).to_vec(),
                 max_body_bytes: 1_000_000,
                 hold_chunked: false,
                 input_headers: crate::request::names::InputHeaders::all(),
@@ -49,6 +49,8 @@ fn the_smallest_configuration_has_the_defaults() {
             policies: Policies::default(),
             quotas: BTreeMap::new(),
             ranking: Ranking::default(),
+            utc_offset_minutes: 0,
+            read_usage: true,
             output: Output { max_endpoints: 5, response_headers: false },
             freshness: Freshness { stale_after_ms: 10_000, when_stale: WhenStale::NoHint },
             limits: Limits {
@@ -63,6 +65,11 @@ fn the_smallest_configuration_has_the_defaults() {
                 pages: 4_096,
                 log_segments: 2_048,
                 segment_bytes: 16_384,
+                max_prompt_bytes: 524_288,
+                max_match_tokens: 131_072,
+                max_merge_symbols: 60_000,
+                max_model_bytes: 67_108_864,
+                memo_bytes: 8_388_608,
             },
         }
     );
@@ -112,7 +119,7 @@ fn every_field_is_read() {
     assert_eq!(config.tenant.default, None);
     assert_eq!((config.models["m"].block_size.tokens(), config.models["m"].key_bytes), (64, 32));
     assert_eq!(config.models["m"].hash_scheme, "sglang");
-    assert_eq!(config.requests.paths, ["/generate", "/v1/completions"]);
+    assert_eq!(config.requests.paths, ["/generate", "/v1/completions"].map(PathRule::of));
     assert_eq!((config.requests.max_body_bytes, config.requests.hold_chunked), (2_000_000, true));
     assert!(config.requests.input_headers.enabled("x-inferencecache-model-id"));
     assert!(!config.requests.input_headers.enabled("x-inferencecache-prefix-hash"));
@@ -188,7 +195,7 @@ fn all_problems_are_reported_at_once() {
             r#"when_stale is "panic", allowed: "no_hint" or "serve""#,
             "hub is 1, allowed: no such field; known are hub_cluster, subscribe, tenant, models, paths, \
              max_body_bytes, hold_chunked, input_headers, policy, policies, quotas, ranking, affinity, distinguishing, \
-             shared_prefix, require_chain, output, stale_after_ms, when_stale, limits",
+             shared_prefix, require_chain, utc_offset_minutes, read_usage, output, stale_after_ms, when_stale, limits",
         ]
     );
 }

@@ -23,6 +23,8 @@ use crate::observation::{
 const MAX_SCOPES: usize = 131_072;
 /// Tenants with a policy that a log may hold.
 const MAX_POLICIES: usize = 4_096;
+/// Models whose text can be turned into token ids that a log may hold.
+const MAX_MODELS: usize = 256;
 /// Bytes of a message that are committed together, about.
 const PIECE_BYTES: usize = 12 * 1024;
 /// Blocks of a record that are.
@@ -48,6 +50,8 @@ pub struct Ingest {
     resetting: Option<Before>,
     /// Tenants that the hub has announced a policy for.
     policies: BTreeSet<Option<String>>,
+    /// Models that the hub has announced a version of.
+    models: BTreeSet<String>,
     /// Generations that a newer one is to replace, and since when, Unix time in ms.
     replaced: HashMap<ReplicaSlot, u64>,
     /// Those that waited too long, until the log says that they have ended.
@@ -133,6 +137,7 @@ pub enum Violation {
 struct Before {
     generations: HashMap<ReplicaSlot, Member>,
     policies: BTreeSet<Option<String>>,
+    models: BTreeSet<String>,
 }
 
 /// What a scope of the hub's is in the log.
@@ -175,6 +180,7 @@ impl Ingest {
             position: None,
             resetting: None,
             policies: dictionary.policies().map(|(tenant_id, _)| tenant_id.map(str::to_owned)).collect(),
+            models: dictionary.models().map(|(model_id, _)| model_id.to_owned()).collect(),
             replaced: older_generations(index).map(|replica| (replica, head.heard_ms)).collect(),
             ending: BTreeSet::new(),
             replace_within_ms,
@@ -332,6 +338,7 @@ impl Ingest {
                 }
                 Vec::new()
             }
+            StreamBody::ModelPart(_) => Vec::new(),
         };
         if self.position.is_some() {
             self.confirmed_ms = heard.at_ms;
@@ -370,6 +377,8 @@ impl Ingest {
         let unannounced = before.policies.difference(&self.policies);
         let mut ended: Vec<Observation> =
             unannounced.map(|tenant_id| Observation::PolicyGone { tenant_id: tenant_id.clone() }).collect();
+        let without = before.models.difference(&self.models);
+        ended.extend(without.map(|model_id| Observation::ModelGone { model_id: model_id.clone() }));
         for (replica, member) in before.generations {
             if announced.contains(&member) {
                 self.replaced.entry(replica).or_insert(self.confirmed_ms);
@@ -400,6 +409,7 @@ impl Ingest {
         let queued = self.replicas.values().map(|published| (published.slot, published.member.clone()));
         before.generations.extend(committed.chain(queued));
         before.policies.append(&mut self.policies);
+        before.models.append(&mut self.models);
         self.resetting = Some(before);
         self.position = None;
         // Which are unused is seen when the reset is complete.
@@ -489,6 +499,16 @@ impl Ingest {
             Observation::PolicyGone { tenant_id } => {
                 self.policies.remove(&tenant_id);
                 out.push(Observation::PolicyGone { tenant_id });
+            }
+            Observation::Model { model_id, version } => {
+                if self.models.len() < MAX_MODELS || self.models.contains(&model_id) {
+                    self.models.insert(model_id.clone());
+                    out.push(Observation::Model { model_id, version });
+                }
+            }
+            Observation::ModelGone { model_id } => {
+                self.models.remove(&model_id);
+                out.push(Observation::ModelGone { model_id });
             }
             Observation::Reasserted { replica, at_ms } => {
                 let at_ms = at_ms.min(now_ms);

@@ -18,6 +18,7 @@ use super::pace::Pace;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Cas, Host, SharedValue, StreamToken};
 use crate::index::log::Head;
+use crate::model::Models;
 
 /// How long a request may read the log where there is something to answer from already.
 pub const ASK_NS: u64 = 250_000;
@@ -41,6 +42,8 @@ pub struct Node {
     heard_ms: Option<u64>,
     /// What this VM's requests hit.
     outbox: Outbox,
+    /// What turns text into token ids.
+    models: Models,
 }
 
 #[derive(Debug)]
@@ -69,6 +72,8 @@ pub struct Knowledge<'a> {
     /// When the leader heard the hub say the newest of what is in the view, Unix time in ms; none if nobody ever led or
     /// heard it.
     pub heard_ms: Option<u64>,
+    /// What turns text into token ids, as far as it is here.
+    pub models: &'a Models,
 }
 
 // === impl Knowledge ===
@@ -96,6 +101,7 @@ impl Node {
             measured_ms: 0,
             heard_ms: None,
             outbox: Outbox::default(),
+            models: Models::default(),
         }
     }
 
@@ -120,11 +126,12 @@ impl Node {
             }
             self.catching_up.report(host, self.follower.catch_ups(), started_ns);
         }
+        let models = &self.models;
         match self.follower.view() {
             View::Index(index) if self.heard_ms.is_some() || newest_ms.is_none() => {
-                Knowledge { view: View::Index(index), heard_ms: self.heard_ms }
+                Knowledge { view: View::Index(index), heard_ms: self.heard_ms, models }
             }
-            _ => Knowledge { view: View::CatchingUp, heard_ms: newest_ms.or(self.heard_ms) },
+            _ => Knowledge { view: View::CatchingUp, heard_ms: newest_ms.or(self.heard_ms), models },
         }
     }
 

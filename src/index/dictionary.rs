@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::observation::{Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot};
+use crate::observation::{Member, ModelVersion, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot};
 use crate::routing::policy::Policy;
 
 /// Whether a replica's generation counts.
@@ -52,6 +52,8 @@ pub struct Dictionary {
     members: HashMap<String, HashMap<String, BTreeSet<ReplicaSlot>>>,
     /// The publisher's policies, by tenant.
     policies: BTreeMap<Option<String>, Policy>,
+    /// What turns the models' text into token ids.
+    models: BTreeMap<String, ModelVersion>,
     /// What the hub's numbers stand for.
     published_scopes: HashMap<ScopeSlot, ScopeSlot>,
     published_replicas: HashMap<ReplicaSlot, ReplicaSlot>,
@@ -112,6 +114,12 @@ impl Dictionary {
             }
             Observation::PolicyGone { tenant_id } => {
                 self.policies.remove(tenant_id);
+            }
+            Observation::Model { model_id, version } => {
+                self.models.insert(model_id.clone(), *version);
+            }
+            Observation::ModelGone { model_id } => {
+                self.models.remove(model_id);
             }
             Observation::Reasserted { replica, at_ms } => {
                 if let Some(replica) = self.replicas.get_mut(replica) {
@@ -198,6 +206,16 @@ impl Dictionary {
         self.policies.iter().map(|(tenant_id, policy)| (tenant_id.as_deref(), policy))
     }
 
+    /// What turns this model's text into token ids.
+    pub fn model(&self, model_id: &str) -> Option<ModelVersion> {
+        self.models.get(model_id).copied()
+    }
+
+    /// Every model whose text can be turned into token ids.
+    pub fn models(&self) -> impl Iterator<Item = (&str, ModelVersion)> {
+        self.models.iter().map(|(model_id, version)| (model_id.as_str(), *version))
+    }
+
     /// The hub's numbers for scopes, with ours.
     pub fn published_scopes(&self) -> impl Iterator<Item = (ScopeSlot, ScopeSlot)> {
         self.scopes.iter().filter_map(|(slot, known)| Some((known.published?, *slot)))
@@ -227,6 +245,10 @@ impl Dictionary {
                 tenant_id: tenant_id.clone(),
                 policy: policy.clone(),
             }),
+        );
+        let models = self.models.iter();
+        out.extend(
+            models.map(|(model_id, version)| Observation::Model { model_id: model_id.clone(), version: *version }),
         );
         out
     }

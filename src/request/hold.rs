@@ -64,7 +64,7 @@ fn parse_length(digits: &str) -> Option<u64> {
 fn has_path(head: &RequestHead, rules: &RequestRules) -> bool {
     let path = head.get(":path").unwrap_or_default();
     let path = path.split(['?', '#']).next().unwrap_or_default();
-    rules.paths.iter().any(|configured| configured == path)
+    rules.paths.iter().any(|rule| rule.path == path)
 }
 
 fn is_upgrade(head: &RequestHead) -> bool {
@@ -93,6 +93,7 @@ fn starts_with_ignoring_case(text: &str, start: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::PathRule;
 
     const PLAIN: [(&str, &str); 4] = [
         (":method", "POST"),
@@ -103,7 +104,7 @@ mod tests {
 
     fn rules() -> RequestRules {
         RequestRules {
-            paths: vec!["/v1/completions".to_owned(), "/generate".to_owned()],
+            paths: ["/v1/completions", "/generate"].map(PathRule::of).to_vec(),
             max_body_bytes: 1000,
             hold_chunked: false,
             input_headers: crate::request::names::InputHeaders::all(),

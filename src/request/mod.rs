@@ -35,7 +35,8 @@ pub use body::read_body;
 pub use head::{HeadVerdict, RequestHead, read_head};
 pub use inputs::HeaderInputs;
 pub use prompt::{
-    MAX_TEXT_BYTES, NoTokenizer, PromptInput, PromptSource, Resolved, TokenizeError, Tokenizer, Unresolved, WireChain,
+    ChatApi, MAX_TEXT_BYTES, NoTokenizer, PromptInput, PromptSource, Resolved, TextPrompt, TokenizeError, Tokenized,
+    Tokenizer, Unresolved, WireChain,
 };
 pub use served::{KnownAdapters, NoAdapters};
 

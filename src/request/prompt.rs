@@ -48,10 +48,51 @@ pub enum PromptSource {
     Absent,
     /// Token ids, at least one.
     TokenIds(Vec<u32>),
-    /// Text: one message of a user.
-    Text(String),
+    /// Text, of which the model's tokenizer makes token ids.
+    Text(TextPrompt),
     /// Something from which no keys can be derived.
     Refused(Detail),
+}
+
+/// Text in the forms that it comes in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TextPrompt {
+    /// One message of a user, through the model's template with the generation prompt: the contract's `prompt_text`.
+    User(String),
+    /// The text as it stands.
+    Plain {
+        /// The text.
+        text: String,
+        /// Whether the tokenizer's post-processor adds its tokens, as `add_special_tokens` means it.
+        add_special_tokens: bool,
+    },
+    /// A conversation, through the model's template.
+    Chat {
+        /// What the body's fields mean.
+        api: ChatApi,
+        /// The request's body, JSON.
+        body: Vec<u8>,
+    },
+}
+
+/// An API whose body holds a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChatApi {
+    /// OpenAI's `/v1/chat/completions`.
+    ChatCompletions,
+    /// OpenAI's `/v1/responses`.
+    Responses,
+    /// Anthropic's `/v1/messages`.
+    Messages,
+}
+
+/// Token ids of a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokenized {
+    /// The ids.
+    pub ids: Vec<u32>,
+    /// Whether they are those of the whole prompt; else they are exactly the first ones of it.
+    pub complete: bool,
 }
 
 /// Keys to look up.
@@ -62,7 +103,7 @@ pub struct Resolved {
     /// Tokens that they cover; 0 where a prefix hash came without a count.
     pub effective_tokens: i64,
     /// The ids of a text that was tokenized here.
-    pub tokenized: Option<Vec<u32>>,
+    pub tokenized: Option<Tokenized>,
 }
 
 /// No keys to look up.
@@ -71,16 +112,16 @@ pub struct Unresolved {
     /// Why.
     pub detail: Detail,
     /// The ids of a text that was tokenized here.
-    pub tokenized: Option<Vec<u32>>,
+    pub tokenized: Option<Tokenized>,
 }
 
 /// Turns text into token ids as the model's engine does.
 pub trait Tokenizer {
-    /// The ids of a conversation of one user message, with the model's template and the generation prompt.
+    /// The ids of a prompt, or of as much of it as is exact and within bounds.
     ///
     /// # Errors
     /// When the ids cannot be known.
-    fn tokenize(&self, model_id: &str, prompt_text: &str) -> Result<Vec<u32>, TokenizeError>;
+    fn tokenize(&self, model_id: &str, prompt: &TextPrompt) -> Result<Tokenized, TokenizeError>;
 }
 
 /// Why a text has no token ids.
@@ -88,8 +129,16 @@ pub trait Tokenizer {
 pub enum TokenizeError {
     /// There is no tokenizer for the model.
     Unavailable,
-    /// The template or the tokenizer refused the text.
+    /// There is a tokenizer for the model, and it is not here yet.
+    Arriving,
+    /// The model has no chat template, or the conversation is one that the engine renders without it.
+    NoTemplate,
+    /// The body is no conversation, or the template or the tokenizer refused it.
     Failed,
+    /// The engine's key for this prompt depends on more than its tokens.
+    UnsupportedKey,
+    /// It takes more work than one request may.
+    OverBudget,
     /// As many texts are being tokenized as may be.
     Saturated,
 }
@@ -145,7 +194,7 @@ impl PromptInput {
             PromptSource::TokenIds(ids) => derived(ids, strategy, block_size).map_err(Unresolved::new),
             PromptSource::Text(text) => {
                 let ids = tokenized(text, model_id, tokenizer).map_err(Unresolved::new)?;
-                match derived(&ids, strategy, block_size) {
+                match derived(&ids.ids, strategy, block_size) {
                     Ok(resolved) => Ok(Resolved { tokenized: Some(ids), ..resolved }),
                     Err(detail) => Err(Unresolved { detail, tokenized: Some(ids) }),
                 }
@@ -174,19 +223,43 @@ fn derived(ids: &[u32], strategy: Strategy, block_size: BlockSize) -> Result<Res
     Ok(Resolved { chain: RequestChain::Prefixes { hashes, block_size }, effective_tokens, tokenized: None })
 }
 
-fn tokenized(text: &str, model_id: &str, tokenizer: &dyn Tokenizer) -> Result<Vec<u32>, Detail> {
-    if text.len() > MAX_TEXT_BYTES {
+fn tokenized(prompt: &TextPrompt, model_id: &str, tokenizer: &dyn Tokenizer) -> Result<Tokenized, Detail> {
+    if prompt.bytes() > MAX_TEXT_BYTES {
         return Err(Detail::TooMuchText);
     }
-    let ids = tokenizer.tokenize(model_id, text).map_err(|error| match error {
-        TokenizeError::Unavailable => Detail::NoTokenizer,
-        TokenizeError::Failed => Detail::NotTokenized,
-        TokenizeError::Saturated => Detail::Budget,
-    })?;
-    match ids.len() {
+    let tokenized = tokenizer.tokenize(model_id, prompt).map_err(TokenizeError::detail)?;
+    match tokenized.ids.len() {
         0 => Err(Detail::NoPrompt),
-        1..=MAX_TOKENS => Ok(ids),
+        1..=MAX_TOKENS => Ok(tokenized),
         _ => Err(Detail::TooManyTokens),
+    }
+}
+
+// === impl TextPrompt ===
+
+impl TextPrompt {
+    /// Length in bytes of what is given.
+    pub fn bytes(&self) -> usize {
+        match self {
+            TextPrompt::User(text) | TextPrompt::Plain { text, .. } => text.len(),
+            TextPrompt::Chat { body, .. } => body.len(),
+        }
+    }
+}
+
+// === impl TokenizeError ===
+
+impl TokenizeError {
+    /// What a decision says of it.
+    pub fn detail(self) -> Detail {
+        match self {
+            TokenizeError::Unavailable => Detail::NoTokenizer,
+            TokenizeError::Arriving => Detail::CatchingUp,
+            TokenizeError::NoTemplate => Detail::NoTemplate,
+            TokenizeError::Failed => Detail::NotTokenized,
+            TokenizeError::UnsupportedKey => Detail::UnsupportedKey,
+            TokenizeError::OverBudget | TokenizeError::Saturated => Detail::Budget,
+        }
     }
 }
 
@@ -214,7 +287,7 @@ impl Unresolved {
 // === impl NoTokenizer ===
 
 impl Tokenizer for NoTokenizer {
-    fn tokenize(&self, _: &str, _: &str) -> Result<Vec<u32>, TokenizeError> {
+    fn tokenize(&self, _: &str, _: &TextPrompt) -> Result<Tokenized, TokenizeError> {
         Err(TokenizeError::Unavailable)
     }
 }

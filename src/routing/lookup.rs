@@ -8,7 +8,7 @@ use super::decision::{Decision, Foreknown, Question, decide};
 use super::policy::{Policy, Ranking};
 use super::reason::{Detail, ReasonCode};
 use crate::index::Index;
-use crate::request::{LookupRequest, RequestChain, Resolved, Tokenizer};
+use crate::request::{LookupRequest, RequestChain, Resolved, Tokenized, Tokenizer};
 
 /// What a lookup is made with.
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ pub struct Answer {
     /// The keys that were looked up, if it got that far.
     pub chain: Option<RequestChain>,
     /// The ids of a text that was tokenized.
-    pub tokenized: Option<Vec<u32>>,
+    pub tokenized: Option<Tokenized>,
 }
 
 /// Answers `request`.
@@ -113,7 +113,7 @@ impl Answer {
         Answer { decision: Decision::refused(reason), chain: None, tokenized: None }
     }
 
-    fn no_hint(detail: Detail, tokenized: Option<Vec<u32>>) -> Answer {
+    fn no_hint(detail: Detail, tokenized: Option<Tokenized>) -> Answer {
         Answer { decision: Decision::no_hint(detail), chain: None, tokenized }
     }
 }

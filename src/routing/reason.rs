@@ -68,11 +68,13 @@ pub enum Detail {
     NoPrompt,
     /// The prompt is text, and there is no tokenizer for it.
     NoTokenizer,
+    /// The prompt is a conversation, and there is no chat template for it.
+    NoTemplate,
     /// The model's template or tokenizer refused the text.
     NotTokenized,
     /// More text than the contract allows.
     TooMuchText,
-    /// As many texts are being tokenized as may be.
+    /// Tokenizing the text takes more than one request may, or as many are being tokenized as may be.
     Budget,
     /// The explicit hashes or counts are malformed.
     MalformedChain,
@@ -143,7 +145,7 @@ impl ReasonCode {
 
 impl Detail {
     /// Every detail, in the order of the README's table.
-    pub const ALL: [Detail; 37] = [
+    pub const ALL: [Detail; 38] = [
         Detail::None,
         Detail::NotConfigured,
         Detail::NotPost,
@@ -165,6 +167,7 @@ impl Detail {
         Detail::NoTenant,
         Detail::NoPrompt,
         Detail::NoTokenizer,
+        Detail::NoTemplate,
         Detail::NotTokenized,
         Detail::TooMuchText,
         Detail::Budget,
@@ -207,6 +210,7 @@ impl Detail {
             Detail::NoTenant => "no_tenant",
             Detail::NoPrompt => "no_prompt",
             Detail::NoTokenizer => "no_tokenizer",
+            Detail::NoTemplate => "no_template",
             Detail::NotTokenized => "not_tokenized",
             Detail::TooMuchText => "too_much_text",
             Detail::Budget => "budget",

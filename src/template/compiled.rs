@@ -78,10 +78,21 @@ impl SpecialTokens {
         }
     }
 
+    /// Names and tokens.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.named.iter().map(|(name, token)| (name.as_str(), token.as_str()))
+    }
+
     /// The token of that name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.named.iter().find(|(known, _)| known == name).map(|(_, token)| token.as_str())
+    }
+}
+
+impl FromIterator<(String, String)> for SpecialTokens {
+    fn from_iter<Pairs: IntoIterator<Item = (String, String)>>(pairs: Pairs) -> SpecialTokens {
+        SpecialTokens { named: pairs.into_iter().collect() }
     }
 }
 

@@ -12,7 +12,8 @@ use warmroute::observation::{BlockKey, RESERVED_TENANT, Scope};
 use warmroute::publisher::message as reported;
 use warmroute::publisher::{Publisher, PublisherLimits};
 use warmroute::request::{
-    ChainBlock, LookupRequest, PromptInput, PromptSource, TokenizeError, Tokenizer as Tokenize, WireChain,
+    ChainBlock, LookupRequest, PromptInput, PromptSource, TextPrompt, TokenizeError, Tokenized, Tokenizer as Tokenize,
+    WireChain,
 };
 use warmroute::routing::lookup::{Answer, Lookup as CoreLookup, lookup_route};
 use warmroute::routing::policy::{Policy, Ranking, Strategy};
@@ -268,7 +269,7 @@ impl Elapsed {
 // === impl SlowTokenizer ===
 
 impl Tokenize for SlowTokenizer<'_> {
-    fn tokenize(&self, _: &str, _: &str) -> Result<Vec<u32>, TokenizeError> {
+    fn tokenize(&self, _: &str, _: &TextPrompt) -> Result<Tokenized, TokenizeError> {
         let tokenizer = self.as_set_up.ok_or(TokenizeError::Unavailable)?;
         if tokenizer.saturated {
             return Err(TokenizeError::Saturated);
@@ -279,7 +280,7 @@ impl Tokenize for SlowTokenizer<'_> {
             return Err(TokenizeError::Failed);
         }
         match tokenizer.kind {
-            TokenizerKind::Fixed => Ok(tokenizer.tokens.0.clone()),
+            TokenizerKind::Fixed => Ok(Tokenized { ids: tokenizer.tokens.0.clone(), complete: true }),
             TokenizerKind::Error => Err(TokenizeError::Failed),
             TokenizerKind::Unavailable => Err(TokenizeError::Unavailable),
         }
@@ -311,7 +312,7 @@ pub fn response(lookup: &Lookup, answer: Answer) -> Response {
     Response {
         reason_code: decision.reason.as_str().to_owned(),
         replica_scores: scores.collect(),
-        token_ids: tokenized.unwrap_or_default(),
+        token_ids: tokenized.map(|tokenized| tokenized.ids).unwrap_or_default(),
         adapter_id: if chain.is_some() { lookup.request.adapter_id.clone() } else { String::new() },
     }
 }
@@ -327,7 +328,7 @@ fn prompt(request: &Request) -> PromptInput {
         chain: wire_chain(&request.block_hashes, &request.block_token_counts),
         source: match (ids.is_empty(), text.is_empty()) {
             (false, _) => PromptSource::TokenIds(ids.clone()),
-            (true, false) => PromptSource::Text(text),
+            (true, false) => PromptSource::Text(TextPrompt::User(text)),
             (true, true) => PromptSource::Absent,
         },
     }

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use warmroute::native::hub::config::ModelBlocks;
 use warmroute::native::hub::contract::messages::v1alpha1 as wire;
 use warmroute::native::hub::{Hub, HubConfig, HubOptions};
-use warmroute::request::{TokenizeError, Tokenizer as Tokenize};
+use warmroute::request::{TextPrompt, TokenizeError, Tokenized, Tokenizer as Tokenize};
 use wire::inference_cache_client::InferenceCacheClient;
 
 use crate::cases::format::{self, Case, Step, Tenant, Tokenizer, TokenizerKind};
@@ -203,10 +203,10 @@ impl Server for OverGrpc<'_> {
 // === impl CaseTokenizer ===
 
 impl Tokenize for CaseTokenizer {
-    fn tokenize(&self, _: &str, _: &str) -> Result<Vec<u32>, TokenizeError> {
+    fn tokenize(&self, _: &str, _: &TextPrompt) -> Result<Tokenized, TokenizeError> {
         match self.0.kind {
             _ if self.0.saturated => Err(TokenizeError::Saturated),
-            TokenizerKind::Fixed => Ok(self.0.tokens.0.clone()),
+            TokenizerKind::Fixed => Ok(Tokenized { ids: self.0.tokens.0.clone(), complete: true }),
             TokenizerKind::Error => Err(TokenizeError::Failed),
             TokenizerKind::Unavailable => Err(TokenizeError::Unavailable),
         }

@@ -141,6 +141,8 @@ impl Reference {
             Observation::Reasserted { .. }
             | Observation::Policy { .. }
             | Observation::PolicyGone { .. }
+            | Observation::Model { .. }
+            | Observation::ModelGone { .. }
             | Observation::PublishedScope { .. }
             | Observation::PublishedReplica { .. } => {}
         }

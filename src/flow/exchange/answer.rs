@@ -12,12 +12,14 @@ use crate::flow::follower::View;
 use crate::flow::node::Knowledge;
 use crate::index::Index;
 use crate::index::dictionary::Standing;
-use crate::observation::Member;
-use crate::request::{LookupRequest, NoTokenizer};
+use crate::model::{TextLimits, Texts};
+use crate::observation::{Member, ModelVersion};
+use crate::request::LookupRequest;
 use crate::routing::decision::Decision;
 use crate::routing::lookup::{Answer, Lookup, lookup_route};
 use crate::routing::policy::{Eviction, Policy};
 use crate::routing::reason::{Detail, ReasonCode};
+use crate::template::LocalTime;
 
 /// What a request is decided with.
 #[derive(Clone, Copy, Debug)]
@@ -132,8 +134,30 @@ impl<'a> Asked<'a> {
 
     fn lookup(&self, index: &Index, policy: &Policy, is_late: &dyn Fn() -> bool) -> Answer {
         let ranking = &self.config.ranking;
-        let lookup = Lookup { index, policy, ranking, tokenizer: &NoTokenizer, now_ms: self.now_ms, is_late };
+        let limits = &self.config.limits;
+        let texts = Texts {
+            models: self.known.models,
+            version_of: &|model_id| self.version_of(model_id),
+            clock: LocalTime {
+                unix_seconds: i64::try_from(self.now_ms / 1_000).unwrap_or(i64::MAX),
+                utc_offset_seconds: self.config.utc_offset_minutes.saturating_mul(60),
+            },
+            limits: TextLimits {
+                max_prompt_bytes: limits.max_prompt_bytes,
+                max_tokens: limits.max_match_tokens,
+                max_symbols: limits.max_merge_symbols,
+            },
+        };
+        let lookup = Lookup { index, policy, ranking, tokenizer: &texts, now_ms: self.now_ms, is_late };
         lookup_route(&lookup, self.request)
+    }
+
+    /// What is announced of a model's tokenizer, whatever may be said of the index.
+    fn version_of(&self, model_id: &str) -> Option<ModelVersion> {
+        match self.known.view {
+            View::Index(index) => index.dictionary().model(model_id),
+            View::CatchingUp => None,
+        }
     }
 }
 

@@ -176,7 +176,7 @@ impl Sim {
         for (token, sent) in streams.iter() {
             let acknowledged = sent.iter().map(|message| match message {
                 SubscriberMessage::Acknowledge(number) => *number,
-                SubscriberMessage::Subscribe(_) => 0,
+                SubscriberMessage::Subscribe(_) | SubscriberMessage::WantModel { .. } => 0,
             });
             let most = self.hub.links.get(token).map_or(0, |link| link.number);
             assert!(acknowledged.max().unwrap_or(0) <= most, "acknowledged what was never sent over this stream");

@@ -69,7 +69,7 @@ impl Pool {
         let Some(SubscriberMessage::Subscribe(subscription)) = sent.first() else { panic!("no subscription") };
         let acknowledged = sent.iter().map(|message| match message {
             SubscriberMessage::Acknowledge(number) => *number,
-            SubscriberMessage::Subscribe(_) => 0,
+            SubscriberMessage::Subscribe(_) | SubscriberMessage::WantModel { .. } => 0,
         });
         (StreamToken(*token), subscription.clone(), acknowledged.max().unwrap())
     }

@@ -47,6 +47,9 @@ impl ScopeFilter {
             Observation::Stored(Stored { scope, .. }) | Observation::Removed { scope, .. } => {
                 !self.others.contains(scope)
             }
+            Observation::Model { model_id, .. } | Observation::ModelGone { model_id } => {
+                self.models.is_empty() || self.models.contains(model_id)
+            }
             _ => true,
         }
     }

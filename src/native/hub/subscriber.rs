@@ -139,6 +139,9 @@ impl Subscriber {
             Ok(SubscriberMessage::Acknowledge(_)) => {
                 Err(Status::invalid_argument("the first message is `acknowledge`, must be `subscribe`"))
             }
+            Ok(SubscriberMessage::WantModel { .. }) => {
+                Err(Status::invalid_argument("the first message is `want_model`, must be `subscribe`"))
+            }
             Err(malformed) => Err(Status::invalid_argument(malformed.to_string())),
         }
     }
@@ -292,6 +295,7 @@ impl Subscriber {
                 self.window.acknowledged(number).map_err(not_sent)?;
                 Ok(true)
             }
+            Ok(SubscriberMessage::WantModel { .. }) => Ok(true),
             Ok(SubscriberMessage::Subscribe(_)) => Err(Status::invalid_argument("`subscribe` came twice")),
             Err(malformed) => Err(Status::invalid_argument(malformed.to_string())),
         }

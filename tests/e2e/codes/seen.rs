@@ -9,8 +9,9 @@ use warmroute::routing::reason::{Detail, ReasonCode};
 use crate::pool::*;
 
 /// Details that a request cannot be brought to here.
-const NOT_REACHED: [(Detail, &str); 4] = [
+const NOT_REACHED: [(Detail, &str); 5] = [
     (Detail::Unreadable, "Envoy hands out headers and body of every request that it passes to a filter"),
+    (Detail::NoTemplate, "the filter has no tokenizer: text is no_tokenizer"),
     (Detail::NotTokenized, "the filter has no tokenizer: text is no_tokenizer"),
     (Detail::TooMuchText, "the filter has no tokenizer: text is no_tokenizer"),
     (Detail::Budget, "the filter has no tokenizer: text is no_tokenizer"),

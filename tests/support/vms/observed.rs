@@ -67,6 +67,8 @@ impl Observed {
                 SubscriberMessage::Acknowledge(number) => {
                     self.links.entry(token.0).or_default().acknowledged = number;
                 }
+                // No models are announced here.
+                SubscriberMessage::WantModel { .. } => {}
                 SubscriberMessage::Subscribe(subscription) => {
                     self.links.insert(token.0, Link::default());
                     if (subscription.epoch, true) == (self.epoch, subscription.sequence <= self.sequence()) {

@@ -58,6 +58,8 @@ impl EventFilter {
             | Observation::Counted(_)
             | Observation::Policy { .. }
             | Observation::PolicyGone { .. }
+            | Observation::Model { .. }
+            | Observation::ModelGone { .. }
             | Observation::PublishedScope { .. }
             | Observation::PublishedReplica { .. } => {}
         }

@@ -10,7 +10,7 @@ use crate::fingerprint::BlockSize;
 use crate::observation::{BlockKey, Scope, Tier};
 use crate::publisher::CacheState;
 use crate::publisher::message::{self, EventKind};
-use crate::request::{ChainBlock, LookupRequest, PromptInput, PromptSource, WireChain};
+use crate::request::{ChainBlock, LookupRequest, PromptInput, PromptSource, TextPrompt, WireChain};
 use crate::routing::decision::RankedReplica;
 use crate::routing::lookup::Answer;
 use v1alpha1::cache_event::Type;
@@ -47,7 +47,7 @@ pub fn lookup_request(request: LookupRouteRequest, block_size: BlockSize) -> Loo
     let source = if !request.token_ids.is_empty() {
         PromptSource::TokenIds(request.token_ids)
     } else if !request.prompt_text.is_empty() {
-        PromptSource::Text(request.prompt_text)
+        PromptSource::Text(TextPrompt::User(request.prompt_text))
     } else {
         PromptSource::Absent
     };
@@ -79,7 +79,7 @@ pub fn lookup_response(answer: Answer, adapter_id: &str) -> LookupRouteResponse 
         replica_scores: answer.decision.ranked.iter().map(replica_score).collect(),
         reason_code: answer.decision.reason.as_str().to_owned(),
         lookup_latency_us: 0,
-        token_ids: answer.tokenized.unwrap_or_default(),
+        token_ids: answer.tokenized.map(|tokenized| tokenized.ids).unwrap_or_default(),
         adapter_id: if index_was_asked { adapter_id.to_owned() } else { String::new() },
     }
 }

@@ -13,7 +13,9 @@ use tracing::error;
 
 use super::deadline::Deadline;
 use super::heavy::{FEW_BLOCKS, Heavy};
-use crate::request::{LookupRequest, PromptSource, Resolved, TokenizeError, Tokenizer, WireChain};
+use crate::request::{
+    LookupRequest, PromptSource, Resolved, TextPrompt, TokenizeError, Tokenized, Tokenizer, WireChain,
+};
 use crate::routing::lookup::{Answer, resolve_prompt};
 use crate::routing::policy::{Policy, Ranking, Strategy};
 use crate::routing::reason::ReasonCode;
@@ -130,7 +132,7 @@ impl Effort {
 // === impl Saturated ===
 
 impl Tokenizer for Saturated {
-    fn tokenize(&self, _: &str, _: &str) -> Result<Vec<u32>, TokenizeError> {
+    fn tokenize(&self, _: &str, _: &TextPrompt) -> Result<Tokenized, TokenizeError> {
         Err(TokenizeError::Saturated)
     }
 }
@@ -149,7 +151,7 @@ mod tests {
     struct Panics;
 
     impl Tokenizer for Panics {
-        fn tokenize(&self, _: &str, _: &str) -> Result<Vec<u32>, TokenizeError> {
+        fn tokenize(&self, _: &str, _: &TextPrompt) -> Result<Tokenized, TokenizeError> {
             panic!("as a tokenizer of somebody else's might")
         }
     }
@@ -174,7 +176,11 @@ mod tests {
     #[tokio::test]
     async fn a_deadline_that_has_passed_is_a_timeout_whatever_the_input() {
         let passed = Deadline(Some(Instant::now()));
-        for source in [PromptSource::Absent, PromptSource::Text("x".into()), PromptSource::TokenIds(vec![1; 20_000])] {
+        for source in [
+            PromptSource::Absent,
+            PromptSource::Text(TextPrompt::User("x".into())),
+            PromptSource::TokenIds(vec![1; 20_000]),
+        ] {
             assert_eq!(resolved(NoTokenizer, source, passed).await, Err(ReasonCode::Timeout));
         }
     }
@@ -192,7 +198,7 @@ mod tests {
     async fn a_tokenizer_that_panics_costs_the_hint_and_its_slot_comes_back() {
         let preparing = Preparing::new(Arc::new(Panics), Heavy::new());
         for _ in 0..2 * MAX_TOKENIZING {
-            let request = request(PromptSource::Text("x".into()));
+            let request = request(PromptSource::Text(TextPrompt::User("x".into())));
             let answer = preparing.resolve(request, &Arc::default(), &Arc::default(), Deadline(None)).await;
             assert_eq!(answer.unwrap_err().decision.reason, ReasonCode::NoHint);
         }

@@ -1,0 +1,76 @@
+//! The models of one VM, or of the hub.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use super::loaded::{LoadedModel, TextLimits};
+use crate::observation::{ModelDigest, ModelVersion};
+use crate::request::{TextPrompt, TokenizeError, Tokenized, Tokenizer};
+use crate::template::LocalTime;
+use crate::tokenize::Workspace;
+
+/// Models by what they were loaded from, and the memory that tokenizing keeps.
+pub struct Models {
+    loaded: BTreeMap<ModelDigest, LoadedModel>,
+    workspace: RefCell<Workspace>,
+}
+
+/// The models as one request sees them.
+pub struct Texts<'a> {
+    /// The models.
+    pub models: &'a Models,
+    /// The version that is announced of a model; none if there is none.
+    pub version_of: &'a dyn Fn(&str) -> Option<ModelVersion>,
+    /// The engines' wall clock.
+    pub clock: LocalTime,
+    /// How much of a prompt may be made into token ids.
+    pub limits: TextLimits,
+}
+
+// === impl Models ===
+
+impl Models {
+    /// No models yet, and up to `memo_bytes` of token ids seen before.
+    pub fn new(memo_bytes: usize) -> Models {
+        Models { loaded: BTreeMap::new(), workspace: RefCell::new(Workspace::new(memo_bytes)) }
+    }
+
+    /// Whether the contents of this digest are loaded.
+    pub fn has(&self, digest: ModelDigest) -> bool {
+        self.loaded.contains_key(&digest)
+    }
+
+    /// Adds a model that was loaded from the contents of this digest.
+    pub fn insert(&mut self, digest: ModelDigest, model: LoadedModel) {
+        self.loaded.insert(digest, model);
+    }
+
+    /// Drops all but those of these digests.
+    pub fn retain(&mut self, is_wanted: impl Fn(ModelDigest) -> bool) {
+        self.loaded.retain(|digest, _| is_wanted(*digest));
+    }
+}
+
+impl Default for Models {
+    fn default() -> Models {
+        Models::new(0)
+    }
+}
+
+impl std::fmt::Debug for Models {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Models").field("loaded", &self.loaded.keys()).finish()
+    }
+}
+
+// === impl Texts ===
+
+impl Tokenizer for Texts<'_> {
+    fn tokenize(&self, model_id: &str, prompt: &TextPrompt) -> Result<Tokenized, TokenizeError> {
+        let version = (self.version_of)(model_id).ok_or(TokenizeError::Unavailable)?;
+        let model = self.models.loaded.get(&version.digest).ok_or(TokenizeError::Arriving)?;
+        // One request at a time: nobody else has it.
+        let mut workspace = self.models.workspace.try_borrow_mut().map_err(|_| TokenizeError::Saturated)?;
+        model.tokenize(prompt, self.clock, &self.limits, &mut workspace)
+    }
+}

@@ -17,6 +17,8 @@
 mod agents;
 #[path = "requests/fuzz.rs"]
 mod fuzz;
+#[path = "requests/naive.rs"]
+mod naive;
 
 use std::path::{Path, PathBuf};
 
@@ -25,11 +27,15 @@ use serde_json::{Map, Value, json};
 use warmroute::config::FilterConfig;
 use warmroute::observation::BlockKey;
 use warmroute::request::{
-    ChatApi, HeadVerdict, KnownAdapters, LookupRequest, NoAdapters, NoTokenizer, PromptSource, RequestChain,
-    RequestHead, Resolved, TextPrompt, read_body, read_head,
+    ChatApi, HeadVerdict, HeaderInputs, KnownAdapters, LookupRequest, NoAdapters, NoTokenizer, PromptSource,
+    RequestChain, RequestHead, Resolved, TextPrompt, read_body, read_head,
 };
 use warmroute::routing::policy::Strategy;
 use warmroute::routing::reason::Detail;
+
+/// A path of each API.
+const PATHS: [&str; 6] =
+    ["/v1/completions", "/generate", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -242,6 +248,12 @@ impl Expected {
         same("tokens", &tokens, &self.tokens)?;
         same("exact", &exact, &self.exact)
     }
+}
+
+/// What a plain request on this path says before its body.
+fn inputs(path: &str) -> HeaderInputs {
+    let headers = headers(10, &[(":path".to_owned(), path.to_owned())], &[]);
+    read_head(&RequestHead { headers: &headers }, None, &config(&Map::new()), &mut NoAdapters).0
 }
 
 /// The keys that a request comes to.

@@ -2,11 +2,9 @@
 //! they are long; what they come to in tokens is the templates' and the tokenizers' matter.
 
 use serde_json::{Map, Value, json};
-use warmroute::request::{
-    ChatApi, HeaderInputs, NoAdapters, PromptSource, RequestHead, TextPrompt, read_body, read_head,
-};
+use warmroute::request::{ChatApi, NoAdapters, PromptSource, TextPrompt, read_body};
 
-use crate::{config, headers};
+use crate::{config, inputs};
 
 const TOOLS: usize = 60;
 const TURNS: usize = 400;
@@ -91,11 +89,6 @@ fn escaped(body: &Value) -> String {
         }
     };
     body.to_string().chars().map(escape).collect()
-}
-
-fn inputs(path: &str) -> HeaderInputs {
-    let headers = headers(10, &[(":path".to_owned(), path.to_owned())], &[]);
-    read_head(&RequestHead { headers: &headers }, None, &config(&Map::new()), &mut NoAdapters).0
 }
 
 #[test]

@@ -263,18 +263,6 @@ fn tokenized(prompt: &TextPrompt, model_id: &str, tokenizer: &dyn Tokenizer) -> 
     }
 }
 
-// === impl TextPrompt ===
-
-impl TextPrompt {
-    /// Length in bytes of what is given.
-    pub fn bytes(&self) -> usize {
-        match self {
-            TextPrompt::User(text) | TextPrompt::Plain { text, .. } => text.len(),
-            TextPrompt::Chat { body, .. } => body.len(),
-        }
-    }
-}
-
 // === impl TokenizeError ===
 
 impl TokenizeError {

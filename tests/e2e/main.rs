@@ -7,6 +7,7 @@
 mod affinity;
 mod bodies;
 mod codes;
+mod dumps;
 mod hints;
 mod hub_faults;
 mod labels;

@@ -1,8 +1,8 @@
 //! Chat templates against reference renders of `transformers` and Jinja2.
 //!
-//! Four sources: `templates/rows.jsonl`, templates and conversations of ours; `templates/packages.jsonl`, the same
+//! Five sources: `templates/rows.jsonl`, templates and conversations of ours; `templates/packages.jsonl`, the same
 //! conversations through the templates of real models, where `scripts/templates.py` could fetch them;
-//! `templates/bodies.jsonl`, requests of ours and what vLLM makes of them; and any files of that shape named in
+//! `templates/bodies.jsonl` and `templates/apis.jsonl`, requests of ours and what vLLM makes of them; and any files of that shape named in
 //! `WARMROUTE_TOKENIZER_CASES`, separated by colons. The last line that is printed says how many
 //! renders were compared and how many differ.
 
@@ -17,6 +17,7 @@ use rows::Report;
 
 const OURS: &str = include_str!("templates/rows.jsonl");
 const BODIES: &str = include_str!("templates/bodies.jsonl");
+const APIS: &str = include_str!("templates/apis.jsonl");
 const PACKAGES: &str = include_str!("templates/packages.jsonl");
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -36,6 +37,7 @@ fn compare(named: Vec<String>, fetched: HashMap<String, String>) {
         say("templates: those of real models are left out, `python3 scripts/templates.py` fetches them");
     }
     let mut reports = vec![Report::of(&[OURS, PACKAGES], fetched), Report::of(&[BODIES], HashMap::new())];
+    reports.push(Report::of(&[APIS], HashMap::new()));
     reports.extend(named.iter().map(|rows| Report::of(&[rows], HashMap::new())));
     let lines = |pick: fn(&Report) -> &Vec<String>| reports.iter().flat_map(pick).cloned().collect::<Vec<String>>();
     let (known, mismatched) = (lines(|report| &report.known), lines(|report| &report.mismatched));

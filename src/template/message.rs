@@ -41,7 +41,7 @@ const MEDIA: [(&str, &str); 9] = [
 ];
 
 /// The fields of a part that vLLM knows. A template for parts gets the others as they are.
-const KNOWN_FIELDS: [&str; 17] = [
+const KNOWN_FIELDS: [&str; 18] = [
     "audio_embeds",
     "audio_url",
     "closed",
@@ -52,6 +52,7 @@ const KNOWN_FIELDS: [&str; 17] = [
     "image_url",
     "input_audio",
     "name",
+    "prompt_cache_breakpoint",
     "refusal",
     "text",
     "thinking",
@@ -93,10 +94,7 @@ pub(super) fn message(
 ) -> Result<(Value, Option<usize>), InvalidChat> {
     let role = field(given, "role").filter(|role| role.kind() == ValueKind::String);
     let role = role.ok_or_else(|| in_message(index, "role", "a string"))?;
-    let mut parts = parts(given, index)?;
-    if role.as_str() == Some("system") {
-        parts.retain_mut(Part::strip_billing_header);
-    }
+    let parts = parts(given, index, role.as_str() == Some("system"))?;
     let media = parts.iter().position(|part| matches!(part, Part::Media(..)));
     let mut fields = vec![("role", role.clone()), ("content", content(&parts, &role, format))];
     match role.as_str() {
@@ -130,18 +128,23 @@ fn in_message(index: usize, field: &str, allowed: &'static str) -> InvalidChat {
     InvalidChat::Field { field: format!("messages[{index}].{field}"), allowed }
 }
 
-fn parts(given: &Value, index: usize) -> Result<Vec<Part>, InvalidChat> {
+fn parts(given: &Value, index: usize, is_system: bool) -> Result<Vec<Part>, InvalidChat> {
     let Some(content) = field(given, "content") else { return Ok(Vec::new()) };
-    if content.kind() == ValueKind::String {
-        return Ok(vec![Part::Text(content, Vec::new())]);
-    }
     let malformed = || in_message(index, "content", "a string or a list of parts");
-    if content.kind() != ValueKind::Seq {
-        return Err(malformed());
-    }
+    let given: Vec<Value> = match content.kind() {
+        ValueKind::String => vec![content],
+        ValueKind::Seq => content.try_iter().map_err(|_| malformed())?.collect(),
+        _ => return Err(malformed()),
+    };
     let mut parts = Vec::new();
-    for given in content.try_iter().map_err(|_| malformed())? {
-        parts.extend(Part::of(&given, index)?);
+    for given in given {
+        let Some(mut part) = Part::of(&given, index)? else { continue };
+        // vLLM looks for the line in strings and in parts of the type `text`, not in those of another that are text too.
+        let is_looked_at =
+            is_system && (given.as_str().is_some() || field(&given, "type") == Some(Value::from("text")));
+        if !is_looked_at || part.strip_billing_header() {
+            parts.push(part);
+        }
     }
     Ok(parts)
 }

@@ -4,12 +4,14 @@
 //! perhaps `tools`, `documents`, and every other field an argument of the template); `render` (`template`, `chat`, `bos`,
 //! `eos`, and what the reference made of it: `text` or its `sha256`, or `raises`); `renders` (one template through every
 //! conversation of the file: `texts` are the first 16 digits of each `sha256`, or `raises`); `body` (`template`, the `body`
-//! of a request, and the `text` that the engine makes of it). Rows of other kinds are passed over.
+//! of a request, its `api` if it is no chat completion, the `text` that the engine makes of it unless it refuses it, and
+//! whether the tokenizer adds `special` tokens). Rows of other kinds are passed over.
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use warmroute::request::ChatApi;
 use warmroute::template::{Chat, ChatTemplate, Limits, LocalTime, RenderError, SpecialTokens, parse_json};
 
 /// The moment of every reference render, in UTC.
@@ -78,8 +80,22 @@ struct RendersRow {
 #[derive(Deserialize)]
 struct BodyRow {
     template: String,
+    #[serde(default)]
+    api: Api,
     body: String,
-    text: String,
+    /// None if the engine refuses the request.
+    text: Option<String>,
+    #[serde(default)]
+    special: bool,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Api {
+    #[default]
+    ChatCompletions,
+    Responses,
+    Messages,
 }
 
 /// The templates and conversations of a file.
@@ -113,9 +129,15 @@ impl Report {
     fn take_body(&mut self, row: &BodyRow, shelf: &mut Shelf) {
         self.rows += 1;
         let template = shelf.compiled(&row.template, SpecialTokens::default());
-        let chat = Chat::from_body(row.body.as_bytes(), template).map_err(|error| error.to_string());
+        let chat = Chat::read(row.api.into(), row.body.as_bytes(), template).map_err(|error| error.to_string());
+        let special = chat.as_ref().is_ok_and(|chat| chat.add_special_tokens);
         let text = chat.and_then(|chat| template.render(&chat, CLOCK).map_err(|error| error.to_string()));
-        if text.as_ref().map(|prompt| &prompt.text) != Ok(&row.text) {
+        let is_same = match (&text, &row.text) {
+            (Ok(prompt), Some(expected)) => &prompt.text == expected && special == row.special,
+            (Err(_), None) => true,
+            _ => false,
+        };
+        if !is_same {
             self.mismatched.push(format!("{} x {}: {text:?}\n  expected {:?}", row.template, row.body, row.text));
         }
     }
@@ -137,6 +159,18 @@ impl Report {
             (Err(error), false) => format!("{error}"),
         };
         self.mismatched.push(format!("{name}: {difference}"));
+    }
+}
+
+// === impl Api ===
+
+impl From<Api> for ChatApi {
+    fn from(api: Api) -> ChatApi {
+        match api {
+            Api::ChatCompletions => ChatApi::ChatCompletions,
+            Api::Responses => ChatApi::Responses,
+            Api::Messages => ChatApi::Messages,
+        }
     }
 }
 

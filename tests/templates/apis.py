@@ -308,7 +308,9 @@ class Bodies(bodies.Bodies):
         return block
 
     def turn(self):
-        role = self.one("user", "user", "assistant")
+        role = self.one("user", "user", "assistant", "system" if self.chance(0.5) else "user")
+        if role == "system":
+            return {"role": role, "content": self.text() if self.chance(0.5) else self.some(self.block_text, 1, 3)}
         blocks = {"user": [self.block_text, self.result, self.result], "assistant": [self.block_text, self.use, self.thinking]}
         content = self.text() if self.chance(0.3) else self.some(lambda: self.one(*blocks[role])(), 0, 4)
         return {"role": role, "content": content}
@@ -344,6 +346,12 @@ TEMPLATES = {name: text.replace("{{ tools | tojson }}", "{{ tools | tojson if to
 TEMPLATES |= {
     "efforts": TEMPLATES["text"] + "{{ raise_exception('no') if reasoning_effort == 'none' }}",
     "spoken": "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</>{% endfor %}{{ '<assistant>' if add_generation_prompt }}",
+    "guarded": TEMPLATES["text"].replace(
+        "{{ m }}", "{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}{{ m }}"
+    ),
+    "dated": TEMPLATES["text"] + "{{ strftime_now('x') }}",
+    "marked": TEMPLATES["text"].replace("{{ m }}", "{% generation %}{{ m }}{% endgeneration %}"),
+    "attentive": TEMPLATES["parts"] + "{{ strftime_now('x') if strftime_now is defined }}",
     "thoughtless": TEMPLATES["text"].replace("{{ enable_thinking }}{{ reasoning_effort }}", ""),
 }
 

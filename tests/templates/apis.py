@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Makes apis.jsonl: bodies of /v1/responses and /v1/messages, and the prompts that vLLM and transformers make of them.
 
-    apis.py VLLM             writes apis.jsonl; VLLM is the folder of an unpacked vllm 0.33.0 wheel
+    apis.py VLLM             writes apis.jsonl; VLLM is the folder of an unpacked vllm 0.33.0 wheel, and the templates of
+                             real models are those that scripts/templates.py has fetched
     apis.py VLLM --check     the same, but compares instead of writing; exit code 1 if the file differs
 
 Needs what bodies.py needs, with openai 3.57.0. vLLM's request classes and the functions that make chat messages of them are
 taken as they are; types that they only carry along are replaced by anything. Bodies are random, from a fixed seed. A row
-without a text is a body that vLLM refuses.
+without a text is a body that vLLM refuses. A row of the kind `trial` says what vLLM finds out about a model's template.
 """
 
 import dataclasses
+import hashlib
 import json
 import logging
 import sys
@@ -34,8 +36,12 @@ from transformers.utils import chat_template_utils
 import bodies
 from bodies import TEMPLATES, taken
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+from templates import fetched
+
 HERE = Path(__file__).resolve().parent
 ROWS = 480
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 ENTRYPOINTS = "vllm/entrypoints"
 
 
@@ -163,18 +169,15 @@ class Reference(bodies.Reference):
 
     def disabled(self, template):
         """As `DisabledThinkingEffortResolver` probes it."""
-        prompt = lambda effort: self.chat([{"role": "user", "content": "Hi"}], template, None, effort, None)
-        try:
-            none = prompt("none")
-        except jinja2.TemplateError:
-            return "low"
-        for effort in self.efforts:
+
+        def prompt(effort):
             try:
-                if prompt(effort) == none:
-                    return "low"
-            except jinja2.TemplateError:
-                pass
-        return "none"
+                return self.chat([{"role": "user", "content": "Hi"}], template, TOKENS, effort, None)
+            except Exception:
+                return None
+
+        none = prompt("none")
+        return "low" if none is None or none in map(prompt, self.efforts) else "none"
 
     def chat(self, messages, template, given, effort, tools):
         more = {"add_generation_prompt": True, "reasoning_effort": effort}
@@ -370,6 +373,13 @@ def rows(folder):
         except (Refused, pydantic.ValidationError, jinja2.TemplateError, ValueError, AttributeError) as error:
             row["raises"] = str(error).split("\n")[0]
         yield row
+    for path in fetched():
+        text = path.read_text()
+        row = {"kind": "trial", "template": path.name, "template_sha256": hashlib.sha256(text.encode()).hexdigest()}
+        try:
+            yield row | {"merges": reference.serving._detect_merge_inline_system(text), "effort": reference.disabled(text)}
+        except TypeError:  # What is not Jinja's error ends vLLM.
+            pass
 
 
 def main(arguments):

@@ -176,26 +176,32 @@ fn tool_calls(given: &Value, index: usize, origin: Origin) -> Result<Option<Valu
             return Err(in_message(index, "tool_calls", "calls of the type \"function\""));
         }
         let function = field(&call, "function").filter(|function| function.kind() == ValueKind::Map);
-        let function = with_arguments(&function.ok_or_else(malformed)?, origin);
+        let function = with_arguments(&function.ok_or_else(malformed)?, origin)
+            .map_err(|allowed| in_message(index, "tool_calls", allowed))?;
         ordered.push(first(&["id", "function", "type"], &call, [("function", function)]));
     }
     Ok((!ordered.is_empty()).then(|| Value::from(ordered)))
 }
 
 /// Arguments that are text are parsed.
-fn with_arguments(function: &Value, origin: Origin) -> Value {
-    let given = field(function, "arguments");
-    let parsed = given.map(|given| match given.as_str() {
-        Some(text) => parse_json(text.as_bytes()).unwrap_or_default(),
-        None => given,
-    });
+fn with_arguments(function: &Value, origin: Origin) -> Result<Value, &'static str> {
+    let parsed = match field(function, "arguments") {
+        Some(given) => match given.as_str() {
+            Some(text) => match parse_json(text.as_bytes()) {
+                Err(error) if error.is_for_python(text) => return Err("calls whose arguments can be read here"),
+                parsed => parsed.ok(),
+            },
+            None => Some(given),
+        },
+        None => None,
+    };
     let arguments = parsed.filter(|parsed| parsed.kind() == ValueKind::Map);
     let arguments = arguments.unwrap_or_else(|| Value::from_pairs::<_, Value, Value>([]));
     let order = match origin {
         Origin::Body => ["arguments", "name"],
         Origin::Items => ["name", "arguments"],
     };
-    first(&order, function, [("arguments", arguments)])
+    Ok(first(&order, function, [("arguments", arguments)]))
 }
 
 /// The map with some fields first, some of them with other values.

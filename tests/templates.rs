@@ -6,10 +6,17 @@
 //! `WARMROUTE_TOKENIZER_CASES`, separated by colons. The last line that is printed says how many
 //! renders were compared and how many differ.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test says so by panicking, helpers included")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a failing test says so by panicking, helpers included"
+)]
 
 #[path = "templates/rows.rs"]
 mod rows;
+#[path = "templates/same.rs"]
+mod same;
 
 use std::collections::HashMap;
 
@@ -30,6 +37,18 @@ fn renders_are_those_of_the_reference() {
 #[wasm_bindgen_test::wasm_bindgen_test]
 fn renders_are_those_of_the_reference() {
     compare(files::named_in(files::environment("WARMROUTE_TOKENIZER_CASES")), files::fetched_templates());
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+#[test]
+fn one_conversation_is_one_prompt() {
+    same::one_conversation_is_one_prompt(200);
+}
+
+#[cfg(target_arch = "wasm32")]
+#[wasm_bindgen_test::wasm_bindgen_test]
+fn one_conversation_is_one_prompt() {
+    same::one_conversation_is_one_prompt(50);
 }
 
 fn compare(named: Vec<String>, fetched: HashMap<String, String>) {

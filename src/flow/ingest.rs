@@ -28,6 +28,7 @@ const MAX_SCOPES: usize = 131_072;
 const MAX_POLICIES: usize = 4_096;
 /// Models whose text can be turned into token ids that a log may hold.
 const MAX_MODELS: usize = 256;
+
 /// What came over the stream and is not committed yet.
 #[derive(Debug)]
 pub struct Ingest {

@@ -240,9 +240,9 @@ impl Node {
         if let View::Index(index) = self.follower.view() {
             self.measured_ms = now_ms;
             host.record(metrics::VM_INDEX_KIB, index.size().bytes / 1_024);
-            let (bytes, loaded) = self.models.size();
-            host.record(metrics::VM_MODELS, loaded as u64);
-            host.record(metrics::VM_MODEL_KIB, bytes / 1_024);
+            let models = self.models.models();
+            host.record(metrics::VM_MODELS, models.count() as u64);
+            host.record(metrics::VM_MODEL_KIB, models.bytes() as u64 / 1_024);
         }
     }
 

@@ -6,9 +6,9 @@ use super::{Heard, Position};
 use crate::observation::{BlockKey, ModelPart, Observation, Stored};
 
 /// Bytes of a message that are committed together, about.
-const PIECE_BYTES: usize = 12 * 1024;
+const PIECE_BYTES: usize = 4 * 1024;
 /// Blocks of a record that are.
-const PART_BLOCKS: usize = 512;
+const PART_BLOCKS: usize = 256;
 /// Bytes that a record takes beside its keys, about.
 const RECORD_BYTES: usize = 48;
 /// Bytes that a block takes beside its key, about.

@@ -22,8 +22,6 @@ pub struct Collector {
     memo_bytes: usize,
     /// The models that each root context's configuration names.
     named: BTreeMap<u32, BTreeSet<String>>,
-    /// Bytes of the package of each loaded model.
-    loaded: BTreeMap<ModelDigest, u32>,
     assemblies: BTreeMap<ModelDigest, Gathering>,
     refused: BTreeMap<ModelDigest, PackageRefusal>,
 }
@@ -54,11 +52,6 @@ impl Collector {
         &self.models
     }
 
-    /// Bytes of the packages of all loaded models, and how many those are.
-    pub fn size(&self) -> (u64, usize) {
-        (self.loaded.values().copied().map(u64::from).sum(), self.loaded.len())
-    }
-
     /// A root context has ticked: its configuration's models are wanted.
     pub fn name(&mut self, context: u32, config: &FilterConfig) {
         let named = self.named.entry(context).or_default();
@@ -81,7 +74,7 @@ impl Collector {
         let wanted = self.wanted(dictionary);
         self.drop_all_but(&wanted);
         for version in wanted {
-            if self.loaded.contains_key(&version.digest) || !self.may_take(host, version, limits) {
+            if self.models.has(version.digest) || !self.may_take(host, version, limits) {
                 continue;
             }
             match self.take_part(host, keys, version) {
@@ -112,7 +105,6 @@ impl Collector {
         let length_of =
             |digest: ModelDigest| wanted.iter().find(|version| version.digest == digest).map(|version| version.length);
         self.models.retain(|digest| length_of(digest).is_some());
-        self.loaded.retain(|digest, _| length_of(*digest).is_some());
         self.refused.retain(|digest, _| length_of(*digest).is_some());
         self.assemblies.retain(|digest, gathering| length_of(*digest) == Some(gathering.assembly.version().length));
     }
@@ -126,9 +118,9 @@ impl Collector {
         if self.assemblies.contains_key(&version.digest) {
             return true;
         }
-        let assembling = self.assemblies.values().map(|gathering| u64::from(gathering.assembly.version().length));
-        let taken = self.size().0 + assembling.sum::<u64>();
-        let fits = taken.saturating_add(version.length.into()) <= limits.max_model_bytes as u64;
+        let assembling = self.assemblies.values().map(|gathering| gathering.assembly.version().length as usize);
+        let taken = self.models.bytes().saturating_add(assembling.sum());
+        let fits = taken.saturating_add(version.length as usize) <= limits.max_model_bytes;
         match (fits, refused) {
             (true, Some(_)) => {
                 self.refused.remove(&version.digest);
@@ -188,7 +180,6 @@ impl Collector {
         match LoadedModel::load(package) {
             Ok(model) => {
                 self.models.insert(version.digest, model);
-                self.loaded.insert(version.digest, version.length);
                 let now_ns = host.now_ns();
                 host.record(metrics::MODEL_LOAD_US, now_ns.saturating_sub(loading_ns) / 1_000);
                 host.record(metrics::MODEL_COLLECT_MS, now_ns.saturating_sub(gathering.since_ns) / 1_000_000);

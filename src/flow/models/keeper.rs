@@ -18,8 +18,8 @@ use crate::index::log::ModelList;
 use crate::model::MAX_PACKAGE_BYTES;
 use crate::observation::{ModelDigest, ModelPart, ModelVersion, SubscriberMessage};
 
-/// Parts looked at, and emptied, in one tick.
-const PARTS_A_TICK: usize = 8;
+/// Parts looked at, and emptied, in one tick: some 20 us each.
+const PARTS_A_TICK: usize = 4;
 /// Without a part for so long, the hub is asked again, for the next version if there is one.
 const ASK_AGAIN_MS: u64 = 3_000;
 /// Versions read from a list: as many as a log announces, a few times over.

@@ -1,5 +1,6 @@
 mod codes;
 mod hits;
+mod texts;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::packages::{LARGE, packages};
 use super::{START_NS, scope};
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage,
+    BlockKey, Member, ModelDigest, Observation, ReplicaSlot, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage,
     SubscriberMessage, Tier,
 };
 use crate::wire;
@@ -183,8 +183,8 @@ impl Hub {
                     let mut part = part.clone();
                     match flaky.as_mut().map_or(u64::MAX, |random| random.below(12)) {
                         0 => continue,
-                        1 => part.number += 1,
-                        2 => part.digest = packages()[0].version.digest,
+                        1 => part.number += made.version.parts(),
+                        2 => part.digest = ModelDigest(1),
                         3 => part.contents.truncate(7),
                         4 => self.send(now_ns, *token, StreamBody::ModelPart(part.clone())),
                         _ => {}

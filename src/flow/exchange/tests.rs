@@ -1,6 +1,7 @@
 mod bodies;
 mod codes;
 mod hits;
+mod texts;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

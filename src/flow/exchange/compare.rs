@@ -73,12 +73,13 @@ pub(super) enum Verdict {
 
 impl Foretold {
     /// What `answer` foretells of `request`; nothing if responses are not read, or there is nothing to hold against them.
-    /// The decision's replicas are those that are sent.
+    /// The decision's replicas are those that are sent. Of several prompts, of which the first decides, the engine counts all.
     pub(super) fn new(config: &FilterConfig, request: &LookupRequest, answer: &Answer) -> Option<Foretold> {
         let whole = answer.tokenized.as_ref().filter(|tokenized| tokenized.complete);
         let prompt_tokens = whole.map(|tokenized| tokenized.ids.len() as u64);
         let cached = Cached::new(&answer.decision, answer.chain.as_ref());
-        if !config.read_usage || (prompt_tokens.is_none() && cached == Cached::Unknown) {
+        let is_none = request.prompt.of_several || (prompt_tokens.is_none() && cached == Cached::Unknown);
+        if is_none || !config.read_usage {
             return None;
         }
         let model = request.scope.model_id.clone();

@@ -17,3 +17,4 @@ mod pool;
 mod released;
 mod reset_killed;
 mod trust;
+mod usage;

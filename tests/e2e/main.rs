@@ -18,3 +18,4 @@ mod pool;
 mod released;
 mod reset_killed;
 mod trust;
+mod usage;

@@ -21,6 +21,8 @@ pub struct Chat {
     pub add_generation_prompt: bool,
     /// Whether the prompt ends inside the last message, for the model to go on with.
     pub continue_final_message: bool,
+    /// Whether the tokenizer adds its own tokens to the prompt, such as one at the start, though a template writes it too.
+    pub add_special_tokens: bool,
     /// The first part of the conversation that is not text. The prompt is known up to it.
     pub media: Option<Media>,
 }
@@ -47,8 +49,16 @@ impl Chat {
             arguments: Vec::new(),
             add_generation_prompt: true,
             continue_final_message: false,
+            add_special_tokens: false,
             media: None,
         }
+    }
+
+    /// Whether a model that has a template of its own for tools renders the conversation with that: if it is given tools,
+    /// be it an empty list.
+    #[must_use]
+    pub fn has_tools(&self) -> bool {
+        self.tools.is_some()
     }
 
     /// The messages, with reasoning under each of its names, as `transformers` 5 hands them to the template.

@@ -62,7 +62,16 @@ const KNOWN_FIELDS: [&str; 17] = [
 ];
 
 /// How the line begins that a system message loses.
-const BILLING_HEADER: &str = "x-anthropic-billing-header";
+pub(super) const BILLING_HEADER: &str = "x-anthropic-billing-header";
+
+/// Where a message comes from, which shows in the order of a called function's fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A body with messages, whose fields pydantic orders.
+    Body,
+    /// Items of `/v1/responses`, of which vLLM makes messages itself.
+    Items,
+}
 
 /// One part of a message's content.
 enum Part {
@@ -80,6 +89,7 @@ pub(super) fn message(
     given: &Value,
     index: usize,
     format: ContentFormat,
+    origin: Origin,
 ) -> Result<(Value, Option<usize>), InvalidChat> {
     let role = field(given, "role").filter(|role| role.kind() == ValueKind::String);
     let role = role.ok_or_else(|| in_message(index, "role", "a string"))?;
@@ -91,7 +101,7 @@ pub(super) fn message(
     let mut fields = vec![("role", role.clone()), ("content", content(&parts, &role, format))];
     match role.as_str() {
         Some("assistant") => {
-            fields.extend(tool_calls(given, index)?.map(|calls| ("tool_calls", calls)));
+            fields.extend(tool_calls(given, index, origin)?.map(|calls| ("tool_calls", calls)));
             if let Some(reasoning) = field(given, "reasoning").or_else(|| field(given, "reasoning_content")) {
                 if reasoning.kind() != ValueKind::String {
                     return Err(in_message(index, "reasoning", "a string"));
@@ -151,7 +161,7 @@ fn content(parts: &[Part], role: &Value, format: ContentFormat) -> Value {
 }
 
 /// The tool calls; nothing if there are none.
-fn tool_calls(given: &Value, index: usize) -> Result<Option<Value>, InvalidChat> {
+fn tool_calls(given: &Value, index: usize, origin: Origin) -> Result<Option<Value>, InvalidChat> {
     let Some(calls) = field(given, "tool_calls") else { return Ok(None) };
     let malformed = || in_message(index, "tool_calls", "a list of objects with a function");
     if calls.kind() != ValueKind::Seq {
@@ -163,14 +173,14 @@ fn tool_calls(given: &Value, index: usize) -> Result<Option<Value>, InvalidChat>
             return Err(in_message(index, "tool_calls", "calls of the type \"function\""));
         }
         let function = field(&call, "function").filter(|function| function.kind() == ValueKind::Map);
-        let function = with_arguments(&function.ok_or_else(malformed)?);
+        let function = with_arguments(&function.ok_or_else(malformed)?, origin);
         ordered.push(first(&["id", "function", "type"], &call, [("function", function)]));
     }
     Ok((!ordered.is_empty()).then(|| Value::from(ordered)))
 }
 
 /// Arguments that are text are parsed.
-fn with_arguments(function: &Value) -> Value {
+fn with_arguments(function: &Value, origin: Origin) -> Value {
     let given = field(function, "arguments");
     let parsed = given.map(|given| match given.as_str() {
         Some(text) => parse_json(text.as_bytes()).unwrap_or_default(),
@@ -178,7 +188,11 @@ fn with_arguments(function: &Value) -> Value {
     });
     let arguments = parsed.filter(|parsed| parsed.kind() == ValueKind::Map);
     let arguments = arguments.unwrap_or_else(|| Value::from_pairs::<_, Value, Value>([]));
-    first(&["arguments", "name"], function, [("arguments", arguments)])
+    let order = match origin {
+        Origin::Body => ["arguments", "name"],
+        Origin::Items => ["name", "arguments"],
+    };
+    first(&order, function, [("arguments", arguments)])
 }
 
 /// The map with some fields first, some of them with other values.

@@ -7,11 +7,13 @@
 //!
 //! The text is what the engine tokenizes with `add_special_tokens=false`: the template itself writes the start token.
 
+mod anthropic;
 mod body;
 mod chat;
 mod compiled;
 mod content_format;
 mod continuation;
+mod draft;
 mod dumps;
 mod environment;
 mod error;
@@ -21,6 +23,7 @@ mod message;
 mod methods;
 mod operands;
 mod python;
+mod responses;
 mod source;
 #[cfg(test)]
 mod tests;

@@ -214,8 +214,12 @@ def conversation(body, parts):
         texts = [given] if isinstance(given, str) else [part["text"] for part in given or []]
         content = [{"type": "text", "text": text} for text in texts] if parts else "\n".join(texts)
         calls = message.get("tool_calls", [])
-        parsed = [call | {"function": call["function"] | {"arguments": json.loads(call["function"]["arguments"])}} for call in calls]
+        parsed = [call | {"function": with_parsed_arguments(call["function"])} for call in calls]
         yield message | {"content": content} | ({"tool_calls": parsed} if parsed else {})
+
+
+def with_parsed_arguments(function):
+    return function | {"arguments": json.loads(function["arguments"])}
 
 
 def cases(model, folder, parts):
@@ -234,7 +238,7 @@ def cases(model, folder, parts):
             tokenize=False,
         )
         ids = tokenizer.backend_tokenizer.encode(prompt, add_special_tokens=False).ids
-        yield {"model": model, "body": body, "prompt": prompt, "ids": ids}
+        yield {"model": model, "body": json.dumps(body, ensure_ascii=False), "prompt": prompt, "ids": ids}
 
 
 # === files ===

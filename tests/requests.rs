@@ -94,13 +94,14 @@ fn every_request_comes_to_what_its_file_says() {
 }
 
 #[test]
-fn one_token_more_than_the_cap_is_too_many() {
-    let config = config(&Map::new());
+fn one_token_more_than_the_contracts_cap_is_too_many() {
+    let limits = json!({"limits": {"max_match_tokens": 1 << 20}});
+    let config = config(limits.as_object().unwrap());
     let (inputs, _) = read_head(&RequestHead { headers: &[] }, None, &config, &mut NoAdapters);
     let body = |tokens: usize| format!(r#"{{"model":"llama","prompt":[{}]}}"#, vec!["1"; tokens].join(","));
-    let at_cap = read_body(body(1 << 20).as_bytes(), &inputs, &config, &mut NoAdapters).unwrap();
+    let at_cap = read_body(body(1 << 20).into_bytes(), &inputs, &config, &mut NoAdapters).unwrap();
     assert_eq!(resolve(&at_cap, Strategy::default()).unwrap().effective_tokens, 1 << 20);
-    let above = read_body(body((1 << 20) + 1).as_bytes(), &inputs, &config, &mut NoAdapters).unwrap();
+    let above = read_body(body((1 << 20) + 1).into_bytes(), &inputs, &config, &mut NoAdapters).unwrap();
     assert_eq!(resolve(&above, Strategy::default()), Err(Detail::TooManyTokens));
 }
 
@@ -138,7 +139,7 @@ impl Case {
             HeadVerdict::Release(detail) => Outcome { head: "release", request: Err((detail.as_str(), None)) },
             HeadVerdict::Ready(request) => Outcome { head: "ready", request: self.resolved(request) },
             HeadVerdict::Hold { .. } => {
-                let request = read_body(&body, &inputs, &config, &mut known);
+                let request = read_body(body, &inputs, &config, &mut known);
                 let request = request.map_err(|refusal| (refusal.detail.as_str(), refusal.model));
                 Outcome { head: "hold", request: request.and_then(|request| self.resolved(request)) }
             }

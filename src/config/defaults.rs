@@ -17,8 +17,9 @@ pub const KEY_BYTES: u64 = 8;
 /// Allowed `models[].key_bytes`: up to a SHA-512.
 pub const KEY_BYTES_RANGE: RangeInclusive<u64> = 1..=64;
 
-/// `paths`: where prompts are sent.
-pub const PATHS: [&str; 1] = ["/v1/completions"];
+/// `paths`: where vLLM and SGLang take prompts.
+pub const PATHS: [&str; 6] =
+    ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/generate", "/inference/v1/generate"];
 /// `max_body_bytes`: a larger body is never held. Below Envoy's default buffer limit of 1 MiB, where a held body would be
 /// answered 413.
 pub const MAX_BODY_BYTES: u64 = 1_000_000;

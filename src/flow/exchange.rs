@@ -182,7 +182,7 @@ impl Exchange {
         let Some(body) = host.request_body(size) else {
             return self.send_without_hint(host, step.config, inputs.model_id(), Detail::Unreadable);
         };
-        match read_body(&body, inputs, step.config, &mut step.index) {
+        match read_body(body, inputs, step.config, &mut step.index) {
             Ok(request) => {
                 let Decided { decision, model } = step.decide(&request);
                 self.send(host, model, decision)
@@ -282,7 +282,7 @@ impl<H: HttpHost> KnownAdapters for IndexAsker<'_, H> {
 
 /// The metric label of what a request names as its model: one that the configuration names, or one for all others.
 fn label<'a>(config: &'a FilterConfig, name: Option<&str>) -> &'a str {
-    let model = name.and_then(|name| config.models.get(name).or_else(|| config.adapter(name).map(|(model, _)| model)));
+    let model = name.and_then(|name| config.model(name).or_else(|| config.adapter(name).map(|(model, _)| model)));
     model.map_or(OTHER_MODEL, |model| &model.model_id)
 }
 

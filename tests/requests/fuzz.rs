@@ -25,7 +25,7 @@ fn mutated_bodies_never_panic_and_agree_with_serde_json_on_what_is_json() {
             }
             _ => mutated(&seeds[random.below(seeds.len())], &mut random),
         };
-        let request = read_body(&body, &HeaderInputs::default(), &config, &mut NoAdapters);
+        let request = read_body(body.clone(), &HeaderInputs::default(), &config, &mut NoAdapters);
         let refusal = request.err().map(|refusal| refusal.detail.as_str());
         let malformed = refusal == Some("malformed_json") || refusal == Some("empty_body");
         let text = String::from_utf8_lossy(&body);
@@ -51,7 +51,7 @@ fn mutated_token_prompts_agree_with_a_naive_reading() {
         let body = format!(r#"{{"model":"llama","prompt":[{}],"n":1}}"#, ids.join(separator));
         let body = if random.below(2) == 0 { mutated(body.as_bytes(), &mut random) } else { body.into_bytes() };
         let Some(expected) = naive(&body) else { continue };
-        let request = read_body(&body, &inputs, &config, &mut NoAdapters).map_err(|refusal| refusal.detail);
+        let request = read_body(body.clone(), &inputs, &config, &mut NoAdapters).map_err(|refusal| refusal.detail);
         let found = request.and_then(|request| resolve(&request, Strategy::default()));
         let found = found.map(|resolved| resolved.chain).map_err(|detail| detail.as_str());
         assert_eq!(found, expected, "{}", String::from_utf8_lossy(&body));
@@ -79,7 +79,7 @@ fn mutated_heads_never_panic() {
             }
         }
         let (inputs, _) = read_head(&RequestHead { headers: &headers }, Some("acme"), &config, &mut NoAdapters);
-        let _ = read_body(br#"{"model":"llama","prompt":[1,2,3]}"#, &inputs, &config, &mut NoAdapters);
+        let _ = read_body(br#"{"model":"llama","prompt":[1,2,3]}"#.to_vec(), &inputs, &config, &mut NoAdapters);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What turns text into token ids and back: bytes, or a model's tokenizer and chat template.
 //!
-//! In: nothing, or a folder with `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`. With bytes a token is
+//! In: nothing, or a model's folder (see [`crate::native::models`]). With bytes a token is
 //! one byte of UTF-8 (see [`tokens`]) and there are no conversations. With a model token ids are those that its engine
 //! makes, by the same core as the filter's; what is generated are words of its vocabulary that are tokens of their own, so
 //! that a conversation that goes on with them has the ids that were generated.
@@ -12,10 +12,11 @@ use std::time::SystemTime;
 
 use super::pieces::pieces;
 use super::tokens;
-use crate::model::{LoadedModel, Package, TextLimits};
+use crate::model::{LoadedModel, TextLimits};
+use crate::native::models::{ModelFiles, ModelOptions, verified};
 use crate::request::{TextPrompt, TokenizeError};
-use crate::template::{LocalTime, TokenizerConfig};
-use crate::tokenize::{Workspace, compile};
+use crate::template::LocalTime;
+use crate::tokenize::Workspace;
 
 /// Words that may be generated.
 const MAX_WORDS: usize = 256;
@@ -109,24 +110,12 @@ impl std::fmt::Debug for Vocabulary {
 
 impl Model {
     fn load(folder: &Path) -> Result<Model, String> {
-        let read = |name: &str| std::fs::read(folder.join(name)).map_err(|error| format!("{name}: {error}"));
-        let tokenizer = read("tokenizer.json")?;
-        let config = TokenizerConfig::parse(&read("tokenizer_config.json")?).map_err(|error| error.to_string())?;
-        let mut package = Package {
-            artifact: compile(&tokenizer).map_err(|error| format!("tokenizer.json: {error}"))?,
-            chat_template: config.template,
-            tool_chat_template: config.tool_template,
-            special_tokens: config.special,
-        };
-        if folder.join("chat_template.jinja").exists() {
-            let template = String::from_utf8(read("chat_template.jinja")?);
-            package.chat_template = Some(template.map_err(|error| format!("chat_template.jinja: {error}"))?);
-            package.tool_chat_template = None;
-        }
+        let files = ModelFiles::read(folder).map_err(|error| error.to_string())?;
+        let verified = verified(&files, ModelOptions::default()).map_err(|error| error.to_string())?;
         Ok(Model {
-            loaded: LoadedModel::load(package).map_err(|error| error.to_string())?,
+            loaded: verified.model,
             workspace: Mutex::new(Workspace::new(0)),
-            pieces: pieces(&tokenizer)?,
+            pieces: pieces(files.tokenizer())?,
         })
     }
 

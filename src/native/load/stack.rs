@@ -33,6 +33,10 @@ pub struct StackOptions {
     pub engines: usize,
     /// What each engine is like.
     pub engine: EngineOptions,
+    /// What the engines serve: the first one the first of these, and round again. The hub and the filter are told the ids.
+    pub models: Vec<ServedModel>,
+    /// The hub's directory of models; none has no tokenizers.
+    pub models_directory: Option<PathBuf>,
     /// Envoy's worker threads.
     pub workers: u32,
     /// Arguments for Envoy beside those that it always gets.
@@ -49,6 +53,15 @@ pub struct StackOptions {
     pub edit_envoy: Option<Edit>,
     /// Applied to the hub's configuration last.
     pub edit_hub: Option<Edit>,
+}
+
+/// A model that engines serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedModel {
+    /// What requests call it.
+    pub id: String,
+    /// The folder that the engines have its tokenizer and template from; none makes every byte a token.
+    pub model_dir: Option<PathBuf>,
 }
 
 /// What a fake engine is like; each field is one of its flags.
@@ -111,12 +124,14 @@ struct Folder(PathBuf);
 // === impl StackOptions ===
 
 impl StackOptions {
-    /// Three engines, two workers, a hub, and the sample's plugin configuration.
+    /// Three engines of the sample's model, two workers, a hub, and the sample's plugin configuration.
     pub fn new(programs: Programs) -> StackOptions {
         StackOptions {
             programs,
             engines: 3,
             engine: EngineOptions::default(),
+            models: vec![ServedModel { id: MODEL.to_owned(), model_dir: None }],
+            models_directory: None,
             workers: 2,
             envoy_arguments: Vec::new(),
             plugin: serde_json::json!({}),
@@ -143,6 +158,7 @@ impl StackOptions {
 
     fn envoy_yaml(&mut self, addresses: &Addresses) -> Result<String, StackError> {
         let mut config = envoy_config::shipped(addresses, &self.programs.module)?;
+        envoy_config::patch_plugin(&mut config, &self.plugin_models())?;
         envoy_config::patch_plugin(&mut config, &self.plugin)?;
         if self.plain_listener {
             envoy_config::add_plain_listener(&mut config, addresses.plain)?;
@@ -154,11 +170,45 @@ impl StackOptions {
     }
 
     fn hub_yaml(&mut self, addresses: &Addresses) -> Result<String, StackError> {
-        let mut config = serde_norway::to_value(hub_config(addresses))?;
+        let mut config = serde_norway::to_value(self.hub_config(addresses))?;
         if let Some(edit) = self.edit_hub.take() {
             edit(&mut config, addresses);
         }
         Ok(serde_norway::to_string(&config)?)
+    }
+
+    /// The model of an engine.
+    fn model_of(&self, place: usize) -> ServedModel {
+        let sample = || ServedModel { id: MODEL.to_owned(), model_dir: None };
+        self.models.iter().cycle().nth(place).cloned().unwrap_or_else(sample)
+    }
+
+    fn plugin_models(&self) -> serde_json::Value {
+        let model = |model: &ServedModel| serde_json::json!({ "model_id": model.id });
+        serde_json::json!({ "models": self.models.iter().map(model).collect::<Vec<_>>() })
+    }
+
+    fn hub_config(&self, addresses: &Addresses) -> serde_json::Value {
+        let replica = |(place, engine): (usize, &EngineAddresses)| {
+            serde_json::json!({
+                "id": engine_id(place),
+                "address": engine.http.to_string(),
+                "kv_events": format!("tcp://{}", engine.kv_events),
+                "kv_replay": format!("tcp://{}", engine.kv_replay),
+                "model": self.model_of(place).id,
+                "tenant": "default",
+                "hash_scheme": "vllm",
+            })
+        };
+        let replicas: Vec<serde_json::Value> = addresses.engines.iter().enumerate().map(replica).collect();
+        let mut config = serde_json::json!({
+            "listen": { "grpc": addresses.hub_grpc.to_string(), "http": addresses.hub_http.to_string() },
+            "replicas": replicas,
+        });
+        if let (Some(directory), Some(config)) = (&self.models_directory, config.as_object_mut()) {
+            config.insert("models".to_owned(), serde_json::json!({ "directory": directory, "poll_ms": 100 }));
+        }
+        config
     }
 }
 
@@ -179,11 +229,12 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    fn arguments(&self, id: &str, addresses: &EngineAddresses) -> Vec<String> {
+    fn arguments(&self, id: &str, model: &ServedModel, addresses: &EngineAddresses) -> Vec<String> {
         let loras = self.loras.iter().map(|name| ("--lora", name.clone()));
+        let model_dir = model.model_dir.iter().map(|folder| ("--model-dir", folder.display().to_string()));
         [
             ("--id", id.to_owned()),
-            ("--model", MODEL.to_owned()),
+            ("--model", model.id.clone()),
             ("--listen", addresses.http.to_string()),
             ("--kv-events", format!("tcp://{}", addresses.kv_events)),
             ("--kv-replay", format!("tcp://{}", addresses.kv_replay)),
@@ -195,6 +246,7 @@ impl EngineOptions {
         ]
         .into_iter()
         .chain(loras)
+        .chain(model_dir)
         .flat_map(|(flag, value)| [flag.to_owned(), value])
         .collect()
     }
@@ -212,13 +264,14 @@ impl Stack {
         let folder = Folder::new()?;
         let envoy_file = folder.write("envoy.yaml", &options.envoy_yaml(&addresses)?)?;
         let hub_file = folder.write("hub.yaml", &options.hub_yaml(&addresses)?)?;
-        let programs = &options.programs;
+        let programs = options.programs.clone();
         let mut envoy_arguments = envoy_arguments(&envoy_file, options.workers);
-        envoy_arguments.append(&mut options.envoy_arguments);
+        envoy_arguments.extend(std::mem::take(&mut options.envoy_arguments));
         let children = if options.with_engines { addresses.engines.as_slice() } else { &[] };
         let engine = |(place, addresses): (usize, &EngineAddresses)| {
             let id = engine_id(place);
-            Child::new(&id, &programs.fake_engine, options.engine.arguments(&id, addresses), &folder.0)
+            let arguments = options.engine.arguments(&id, &options.model_of(place), addresses);
+            Child::new(&id, &programs.fake_engine, arguments, &folder.0)
         };
         let mut stack = Stack {
             envoy: Child::new("envoy", &programs.envoy, envoy_arguments, &folder.0),
@@ -366,29 +419,6 @@ fn envoy_arguments(config: &str, workers: u32) -> Vec<String> {
     ["-c", config, "--concurrency", &workers, "--disable-hot-restart", "--log-level", "info"]
         .map(str::to_owned)
         .to_vec()
-}
-
-fn hub_config(addresses: &Addresses) -> serde_json::Value {
-    let replicas: Vec<serde_json::Value> = addresses
-        .engines
-        .iter()
-        .enumerate()
-        .map(|(place, engine)| {
-            serde_json::json!({
-                "id": engine_id(place),
-                "address": engine.http.to_string(),
-                "kv_events": format!("tcp://{}", engine.kv_events),
-                "kv_replay": format!("tcp://{}", engine.kv_replay),
-                "model": MODEL,
-                "tenant": "default",
-                "hash_scheme": "vllm",
-            })
-        })
-        .collect();
-    serde_json::json!({
-        "listen": { "grpc": addresses.hub_grpc.to_string(), "http": addresses.hub_http.to_string() },
-        "replicas": replicas,
-    })
 }
 
 // === impl Folder ===

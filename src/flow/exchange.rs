@@ -11,6 +11,7 @@
 mod answer;
 mod notices;
 mod sent;
+mod usage;
 
 use super::follower::View;
 use super::metrics;

@@ -26,9 +26,9 @@ const MAX_POLICIES: usize = 4_096;
 /// Models whose text can be turned into token ids that a log may hold.
 const MAX_MODELS: usize = 256;
 /// Bytes of a message that are committed together, about.
-const PIECE_BYTES: usize = 12 * 1024;
+const PIECE_BYTES: usize = 4 * 1024;
 /// Blocks of a record that are.
-const PART_BLOCKS: usize = 512;
+const PART_BLOCKS: usize = 256;
 /// Bytes that a record takes beside its keys, about.
 const RECORD_BYTES: usize = 48;
 /// Bytes that a block takes beside its key, about.

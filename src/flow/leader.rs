@@ -28,7 +28,7 @@ const SWEEP_MS: u64 = 30_000;
 /// A VM may have 1 GiB; beyond this much nothing more is taken in, so that what requests need is left.
 const MAX_VM_BYTES: u64 = 960 * 1024 * 1024;
 /// A page is looked at with every tick for so many that there are.
-const PAGES_A_LOOK: u32 = 1_024;
+const PAGES_A_LOOK: u32 = 2_048;
 /// Pairs of a few messages.
 const AHEAD_PAIRS: u64 = 16_384;
 /// Runs, stretches and blocks dropped between two looks at the clock.
@@ -211,6 +211,8 @@ impl Leader {
         config: &FilterConfig,
     ) -> Result<(), Deposed> {
         let LeadStage::Ready(ready) = &mut self.stage else { return Ok(()) };
+        // Reading the message counts.
+        let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns() / 2);
         let now_ms = host.now_ms();
         let heard = Heard { stream: token, at_ms: now_ms };
         let Some(index) = follower.index_of(self.lease.head()) else { return Ok(()) };
@@ -237,7 +239,6 @@ impl Leader {
         }
         let due = now_ms.saturating_sub(ready.committed_ms) >= COMMIT_PAUSE_MS;
         if due || ready.ingest.queued_bytes() >= config.limits.segment_bytes {
-            let until_ns = host.now_ns().saturating_add(config.limits.max_step_ns() / 2);
             ready.commit_queued(host, keys, &mut self.lease, follower, config, until_ns)?;
         }
         Ok(())

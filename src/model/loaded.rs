@@ -37,7 +37,8 @@ pub enum InvalidModel {
 // === impl LoadedModel ===
 
 impl LoadedModel {
-    /// Takes a package over.
+    /// Takes a package over whose bytes are those that its digest was taken of, as [`Assembly`](super::Assembly) sees to:
+    /// nothing is hashed again, so this takes no longer than compiling the templates.
     ///
     /// # Errors
     /// When the tokenizer or a template cannot be used.
@@ -50,8 +51,14 @@ impl LoadedModel {
             template: compile(&package.chat_template, &package.special_tokens).map_err(InvalidModel::Template)?,
             tool_template: compile(&package.tool_chat_template, &package.special_tokens)
                 .map_err(InvalidModel::Template)?,
-            tokenizer: Tokenizer::load(package.artifact).map_err(InvalidModel::Tokenizer)?,
+            tokenizer: Tokenizer::load_checked(package.artifact).map_err(InvalidModel::Tokenizer)?,
         })
+    }
+
+    /// Bytes of memory that it takes, but for what the templates compile to, some hundred kilobytes.
+    pub fn bytes(&self) -> usize {
+        let templates = [&self.template, &self.tool_template].into_iter().flatten();
+        self.tokenizer.artifact_bytes() + templates.map(|template| template.source().len()).sum::<usize>()
     }
 
     /// Identity of the tokenizer.
@@ -79,8 +86,9 @@ impl LoadedModel {
                 (extent(&rendered), Specials::None)
             }
             TextPrompt::Chat { api, body } => {
-                rendered = self.render_chat(*api, body, clock)?;
-                (extent(&rendered), Specials::None)
+                let specials;
+                (rendered, specials) = self.render_chat(*api, body, clock)?;
+                (extent(&rendered), specials)
             }
         };
         let encoded = self.tokenizer.encode_leading(text, specials, &limits.of_tokenizer(), workspace);
@@ -95,25 +103,19 @@ impl LoadedModel {
         Ok(self.template()?.render(&Chat::new(vec![message]), clock)?)
     }
 
-    fn render_chat(&self, api: ChatApi, body: &[u8], clock: LocalTime) -> Result<Prompt, TokenizeError> {
-        let template = self.template()?;
-        let chat = read(api, body, template)?;
-        match &self.tool_template {
+    fn render_chat(&self, api: ChatApi, body: &[u8], clock: LocalTime) -> Result<(Prompt, Specials), TokenizeError> {
+        let mut template = self.template()?;
+        let mut chat = Chat::read(api, body, template)?;
+        if let Some(for_tools) = self.tool_template.as_ref().filter(|_| chat.has_tools()) {
             // Another template may take messages in another form.
-            Some(template) if chat.tools.is_some() => Ok(template.render(&read(api, body, template)?, clock)?),
-            _ => Ok(template.render(&chat, clock)?),
+            template = for_tools;
+            chat = Chat::read(api, body, template)?;
         }
+        Ok((template.render(&chat, clock)?, specials(chat.add_special_tokens)))
     }
 
     fn template(&self) -> Result<&ChatTemplate, TokenizeError> {
         self.template.as_ref().ok_or(TokenizeError::NoTemplate)
-    }
-}
-
-fn read(api: ChatApi, body: &[u8], template: &ChatTemplate) -> Result<Chat, TokenizeError> {
-    match api {
-        ChatApi::ChatCompletions => Ok(Chat::from_body(body, template)?),
-        ChatApi::Responses | ChatApi::Messages => Err(TokenizeError::Unavailable),
     }
 }
 

@@ -45,6 +45,22 @@ impl Models {
         self.loaded.insert(digest, model);
     }
 
+    /// Bytes of memory that the models take: what `limits.max_model_bytes` bounds. A package takes its length while it is
+    /// assembled, and no more once it is loaded.
+    pub fn bytes(&self) -> usize {
+        self.loaded.values().map(LoadedModel::bytes).sum()
+    }
+
+    /// Bytes that token ids of texts seen before take.
+    pub fn memo_bytes(&self) -> usize {
+        self.workspace.try_borrow().map_or(0, |workspace| workspace.memo_bytes())
+    }
+
+    /// Keeps up to `memo_bytes` of token ids seen before from now on.
+    pub fn set_memo_bytes(&mut self, memo_bytes: usize) {
+        self.workspace.get_mut().set_memo_bytes(memo_bytes);
+    }
+
     /// Drops all but those of these digests.
     pub fn retain(&mut self, is_wanted: impl Fn(ModelDigest) -> bool) {
         self.loaded.retain(|digest, _| is_wanted(*digest));

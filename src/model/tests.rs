@@ -112,3 +112,42 @@ fn what_cannot_be_known_is_told() {
     let refusing = Package { chat_template: Some("{{ raise_exception('no') }}".to_owned()), ..package() };
     assert_eq!(tokenize(refusing, &user, &LIMITS), Err(TokenizeError::Failed));
 }
+
+#[test]
+fn models_count_what_they_take() {
+    let digest = |number| crate::observation::ModelDigest(number);
+    let mut models = Models::new(1_000);
+    assert_eq!((models.bytes(), models.memo_bytes()), (0, 0));
+    let package = package();
+    let least = package.artifact.len();
+    models.insert(digest(1), LoadedModel::load(package.clone()).unwrap());
+    let one = models.bytes();
+    assert!((least..least + 10_000).contains(&one), "{one} bytes, the artifact has {least}");
+    models.insert(digest(2), LoadedModel::load(package).unwrap());
+    assert_eq!(models.bytes(), 2 * one);
+    models.retain(|kept| kept == digest(2));
+    assert_eq!(models.bytes(), one);
+    assert!(models.has(digest(2)) && !models.has(digest(1)));
+}
+
+#[test]
+fn two_models_share_the_memory_of_texts_and_never_each_others_ids() {
+    const OTHER: &[u8] = include_bytes!("../../tests/tokenizers/small/gpt2.json");
+    let text = "<one>user\na text that is long enough to be remembered, and a few words<two><one>assistant\n";
+    let load = |json| LoadedModel::load(Package { artifact: compile(json).unwrap(), ..package() }).unwrap();
+    let models = [load(TOKENIZER), load(OTHER)];
+    let plain = TextPrompt::Plain { text: text.to_owned(), add_special_tokens: false };
+    let mut shared = Workspace::new(10_000);
+    for _ in 0..2 {
+        for model in &models {
+            let alone = model.tokenize(&plain, clock(), &LIMITS, &mut Workspace::new(0));
+            assert_eq!(model.tokenize(&plain, clock(), &LIMITS, &mut shared), alone);
+        }
+    }
+    let both = shared.memo_bytes();
+    assert!(both > 0);
+    shared.set_memo_bytes(10_000);
+    assert_eq!(shared.memo_bytes(), both);
+    shared.set_memo_bytes(0);
+    assert_eq!(shared.memo_bytes(), 0);
+}

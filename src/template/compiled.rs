@@ -119,6 +119,12 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, source: source.to_owned(), special, limits, content_format })
     }
 
+    /// What it was compiled from.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// The form in which the template takes content, as vLLM detects it.
     #[must_use]
     pub fn content_format(&self) -> ContentFormat {

@@ -45,6 +45,8 @@ pub struct StackOptions {
     pub plugin: serde_json::Value,
     /// Whether the hub is started; if not, [`Child::start`] does so later.
     pub with_hub: bool,
+    /// Whether the hub gives way to Envoy where both want a core.
+    pub hub_yields: bool,
     /// Whether the engines are started; if not, their addresses are the caller's to serve.
     pub with_engines: bool,
     /// Whether Envoy has a second listener without the filter.
@@ -136,6 +138,7 @@ impl StackOptions {
             envoy_arguments: Vec::new(),
             plugin: serde_json::json!({}),
             with_hub: true,
+            hub_yields: false,
             with_engines: true,
             plain_listener: false,
             edit_envoy: None,
@@ -273,9 +276,10 @@ impl Stack {
             let arguments = options.engine.arguments(&id, &options.model_of(place), addresses);
             Child::new(&id, &programs.fake_engine, arguments, &folder.0)
         };
+        let hub = Child::new("hub", &programs.hub, vec!["--config".into(), hub_file], &folder.0);
         let mut stack = Stack {
             envoy: Child::new("envoy", &programs.envoy, envoy_arguments, &folder.0),
-            hub: Child::new("hub", &programs.hub, vec!["--config".into(), hub_file], &folder.0),
+            hub: if options.hub_yields { hub.yielding() } else { hub },
             engines: children.iter().enumerate().map(engine).collect(),
             addresses,
             client: Client::default(),

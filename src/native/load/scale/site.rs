@@ -195,6 +195,7 @@ fn stack_options(options: &SiteOptions, hub: SocketAddr, listeners: &ListenerFil
         engines: options.replicas,
         workers: options.workers,
         with_hub: false,
+        hub_yields: true,
         with_engines: false,
         plain_listener: true,
         plugin: json!({

@@ -8,9 +8,9 @@
 use prost::Message;
 
 use crate::observation::{
-    BlockKey, Counted, MODEL_PART_BYTES, Member, ModelDigest, ModelPart, ModelVersion, Observation, ReplicaCounts, ReplicaSlot,
-    ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage, SubscriberMessage, Subscription,
-    Tier,
+    BlockKey, Counted, MODEL_PART_BYTES, Member, ModelDigest, ModelPart, ModelVersion, Observation, ReplicaCounts,
+    ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage, SubscriberMessage,
+    Subscription, Tier,
 };
 use crate::routing::policy::{Eviction, Policy, Strategy};
 

@@ -75,12 +75,8 @@ fn every_fact_survives_the_wire() {
 fn a_part_of_a_package_survives_the_wire_and_fits_a_message() {
     for bytes in [1, MODEL_PART_BYTES] {
         let part = ModelPart { digest: ModelDigest(u128::MAX), number: u32::MAX, contents: vec![7; bytes] };
-        let message = StreamMessage {
-            number: u64::MAX,
-            epoch: u64::MAX,
-            sequence: u64::MAX,
-            body: StreamBody::ModelPart(part),
-        };
+        let message =
+            StreamMessage { number: u64::MAX, epoch: u64::MAX, sequence: u64::MAX, body: StreamBody::ModelPart(part) };
         assert_eq!(round_trip(&message), Ok(message.clone()));
         assert!(stream_message_to_proto(&message).encoded_len() <= MAX_MESSAGE_BYTES);
     }

@@ -16,4 +16,5 @@ mod policies;
 mod pool;
 mod released;
 mod reset_killed;
+mod text;
 mod trust;

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use warmroute::index::Index;
 use warmroute::index::log::{Credits, Head, Incarnation, ModelList, Page, PartStamp, Segment};
 use warmroute::observation::{
-    BlockKey, Counted, MODEL_PART_BYTES, Member, ModelDigest, ModelPart, ModelVersion, Observation, ReplicaCounts, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored,
-    StoredBlock, Tier,
+    BlockKey, Counted, MODEL_PART_BYTES, Member, ModelDigest, ModelPart, ModelVersion, Observation, ReplicaCounts,
+    ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
 };
 use warmroute::routing::policy::{Eviction, Policy, Strategy};
 

@@ -209,7 +209,7 @@ impl StackOptions {
             "replicas": replicas,
         });
         if let (Some(directory), Some(config)) = (&self.models_directory, config.as_object_mut()) {
-            config.insert("models".to_owned(), serde_json::json!({ "directory": directory, "poll_ms": 100 }));
+            config.insert("tokenizers".to_owned(), serde_json::json!({ "directory": directory, "poll_ms": 100 }));
         }
         config
     }

@@ -142,6 +142,12 @@ impl Node {
         self.follower.view()
     }
 
+    /// The models that are here.
+    #[cfg(test)]
+    pub(super) fn models(&self) -> &Models {
+        self.models.models()
+    }
+
     /// A request that asked was told of what it hits, where hits count: the leader shall know.
     pub fn delivered(&mut self, hit: Hit) {
         if let Some(incarnation) = self.follower.viewed_incarnation() {

@@ -71,7 +71,6 @@ fn source(path: &str, fields: &Map<String, Value>, body: &[u8]) -> Result<Found,
     let chat = |name: &str, api, allows_text: bool| match get(name) {
         None => Err("no_prompt"),
         Some(value) if !(value.is_array() || allows_text && value.is_string()) => Err("wrong_type"),
-        Some(_) if special? == Some(true) => Err("unsupported_key"),
         Some(_) => Ok((PromptSource::Text(TextPrompt::Chat { api, body: body.to_vec() }), false)),
     };
     let ids_alone = |name: &str| match get(name) {

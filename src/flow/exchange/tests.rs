@@ -1,3 +1,4 @@
+mod bodies;
 mod codes;
 mod hits;
 

@@ -6,6 +6,7 @@
 mod apis;
 mod bounds;
 mod files;
+mod parity;
 mod talk;
 
 use std::path::{Path, PathBuf};

@@ -84,16 +84,9 @@ impl CompletionRequest {
     /// # Errors
     /// When it cannot be run, with the cause.
     pub fn parse(api: Api, bytes: &[u8], served: Served<'_>) -> Result<CompletionRequest, InvalidRequest> {
-        let Served { model, loras, vocabulary, capacity_tokens } = served;
+        let Served { vocabulary, capacity_tokens, .. } = served;
         let body = object(bytes)?;
-        // vLLM takes a request that names no model for the one it serves.
-        let lora = match present(&body, "model") {
-            None => None,
-            Some(Value::String(name)) if name == model => None,
-            Some(Value::String(name)) if loras.contains(name) => Some(name.clone()),
-            Some(Value::String(name)) => return Err(InvalidRequest::UnknownModel(name.clone())),
-            Some(other) => return Err(wrong_type("model", other, "a string")),
-        };
+        let lora = served.adapter(&body)?;
         if let Some(n) = present(&body, "n").filter(|n| n.as_u64() != Some(1)) {
             return Err(invalid("n", format!("found {n}, only 1 is supported")));
         }
@@ -119,6 +112,25 @@ impl CompletionRequest {
             return Err(invalid("max_tokens", problem));
         }
         Ok(request)
+    }
+}
+
+// === impl Served ===
+
+impl Served<'_> {
+    /// The adapter that a body names as its model, if it is not the model itself.
+    ///
+    /// # Errors
+    /// When it names something that is not served.
+    pub(super) fn adapter(&self, body: &Map<String, Value>) -> Result<Option<String>, InvalidRequest> {
+        // vLLM takes a request that names no model for the one it serves.
+        match present(body, "model") {
+            None => Ok(None),
+            Some(Value::String(name)) if name == self.model => Ok(None),
+            Some(Value::String(name)) if self.loras.contains(name) => Ok(Some(name.clone())),
+            Some(Value::String(name)) => Err(InvalidRequest::UnknownModel(name.clone())),
+            Some(other) => Err(wrong_type("model", other, "a string")),
+        }
     }
 }
 

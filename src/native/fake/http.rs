@@ -71,6 +71,19 @@ enum BodyFault {
     Broken,
 }
 
+// === impl App ===
+
+impl App {
+    fn served(&self) -> Served<'_> {
+        Served {
+            model: &self.model,
+            loras: &self.loras,
+            vocabulary: &self.vocabulary,
+            capacity_tokens: self.scheduler.capacity_tokens(),
+        }
+    }
+}
+
 /// The paths over `app`.
 pub fn router(app: App) -> axum::Router {
     let mut conversations = axum::Router::new();
@@ -152,13 +165,7 @@ async fn generate(app: App, headers: &HeaderMap, body: &[u8], api: Api) -> Respo
         let message = "Unsupported Media Type: Only 'application/json' is allowed";
         return error(StatusCode::BAD_REQUEST, "BadRequestError", Some("content-type"), message);
     }
-    let served = Served {
-        model: &app.model,
-        loras: &app.loras,
-        vocabulary: &app.vocabulary,
-        capacity_tokens: app.scheduler.capacity_tokens(),
-    };
-    let request = match CompletionRequest::parse(api, body, served) {
+    let request = match CompletionRequest::parse(api, body, app.served()) {
         Ok(request) => request,
         Err(fault) => return refusal(&fault),
     };
@@ -178,10 +185,15 @@ async fn generate(app: App, headers: &HeaderMap, body: &[u8], api: Api) -> Respo
 
 /// vLLM's `/tokenize`: of `messages`, or of `prompt`.
 async fn tokenize(State(app): State<App>, body: Bytes) -> Response {
-    let ids = object(&body).and_then(|fields| match present(&fields, "prompt") {
-        _ if present(&fields, "messages").is_some() => conversation(ChatApi::ChatCompletions, &body, &app.vocabulary),
-        Some(Value::String(text)) => plain(&fields, text, &app.vocabulary),
-        _ => Err(invalid("prompt", "no string, and no messages either".to_owned())),
+    let ids = object(&body).and_then(|fields| {
+        app.served().adapter(&fields)?;
+        match present(&fields, "prompt") {
+            _ if present(&fields, "messages").is_some() => {
+                conversation(ChatApi::ChatCompletions, &body, &app.vocabulary)
+            }
+            Some(Value::String(text)) => plain(&fields, text, &app.vocabulary),
+            _ => Err(invalid("prompt", "no string, and no messages either".to_owned())),
+        }
     });
     match ids {
         Ok(ids) => {

@@ -299,3 +299,97 @@ impl Event {
         format!("{name}data: {}\n\n", self.data).into_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USAGE: Usage = Usage { prompt_tokens: 40, cached_tokens: 32, completion_tokens: 2 };
+
+    fn reply(api: Api) -> (Reply, CompletionRequest) {
+        let request = CompletionRequest {
+            api,
+            lora: None,
+            prompt: vec![1, 2],
+            max_tokens: 2,
+            stream: true,
+            include_usage: true,
+            return_token_ids: true,
+        };
+        (Reply { number: 7, created: 1, model: "m".to_owned(), api }, request)
+    }
+
+    #[test]
+    fn each_api_tells_what_came_from_the_cache_in_its_own_way() {
+        let generated = Generated { token_ids: &[3, 4], text: " a b" };
+        for (api, cached, text, id) in [
+            (Api::Completions, "/usage/prompt_tokens_details/cached_tokens", "/choices/0/text", "cmpl-7"),
+            (
+                Api::Chat(ChatApi::ChatCompletions),
+                "/usage/prompt_tokens_details/cached_tokens",
+                "/choices/0/message/content",
+                "chatcmpl-7",
+            ),
+            (
+                Api::Chat(ChatApi::Responses),
+                "/usage/input_tokens_details/cached_tokens",
+                "/output/0/content/0/text",
+                "resp_7",
+            ),
+            (Api::Chat(ChatApi::Messages), "/usage/cache_read_input_tokens", "/content/0/text", "msg_7"),
+        ] {
+            let (reply, request) = reply(api);
+            let whole = reply.whole(&request, generated, USAGE);
+            assert_eq!(whole.pointer(cached), Some(&json!(32)), "{whole}");
+            assert_eq!(whole.pointer(text), Some(&json!(" a b")), "{whole}");
+            assert_eq!(whole["id"], id);
+        }
+    }
+
+    #[test]
+    fn input_tokens_of_messages_are_those_that_were_computed() {
+        let (reply, request) = reply(Api::Chat(ChatApi::Messages));
+        let whole = reply.whole(&request, Generated { token_ids: &[], text: "" }, USAGE);
+        assert_eq!(whole["usage"]["input_tokens"], 8);
+    }
+
+    #[test]
+    fn streams_open_and_close_as_each_api_has_it() {
+        let names = |api| {
+            let (reply, request) = reply(api);
+            let token = reply.token(&request, Generated { token_ids: &[3], text: " a" }, true, false);
+            let events = reply.opening(USAGE).into_iter().chain([token]).chain(reply.closing(&request, " a", USAGE));
+            events.map(|event| event.name.map_or_else(|| event.data.chars().take(6).collect(), str::to_owned)).collect()
+        };
+        let expected: [(Api, &[&str]); 4] = [
+            (Api::Completions, &["{\"choi", "{\"choi", "[DONE]"]),
+            (Api::Chat(ChatApi::ChatCompletions), &["{\"choi", "{\"choi", "{\"choi", "[DONE]"]),
+            (
+                Api::Chat(ChatApi::Responses),
+                &[
+                    "response.created",
+                    "response.output_item.added",
+                    "response.content_part.added",
+                    "response.output_text.delta",
+                    "response.output_item.done",
+                    "response.completed",
+                ],
+            ),
+            (
+                Api::Chat(ChatApi::Messages),
+                &[
+                    "message_start",
+                    "content_block_start",
+                    "content_block_delta",
+                    "content_block_stop",
+                    "message_delta",
+                    "message_stop",
+                ],
+            ),
+        ];
+        for (api, expected) in expected {
+            let found: Vec<String> = names(api);
+            assert_eq!(found, expected, "{api:?}");
+        }
+    }
+}

@@ -26,8 +26,9 @@ pub const BYTES: &str = "demo-bytes";
 /// BPE over characters; its template takes parts and puts tools first.
 pub const CHARS: &str = "demo-chars";
 
-/// A path of conversations that no engine knows.
-pub const CHAT_PROBE: &str = "/probe/chat/completions";
+/// Paths of requests that the filter reads and no engine knows: in place of `/v1`.
+pub const PROBE: &str = "/probe";
+const PROBED: [&str; 4] = ["/chat/completions", "/completions", "/responses", "/messages"];
 
 /// A folder that is removed in the end.
 pub struct Scratch(PathBuf);
@@ -37,20 +38,16 @@ pub fn served(model: &str) -> ServedModel {
     ServedModel { id: model.to_owned(), model_dir: Some(models_directory().join(model)) }
 }
 
-/// Engines of both demo models in turn, the first of the byte-level one, and a tenant for whom it is told in a header.
+/// Engines of both demo models in turn, the first of the byte-level one. All are in one cluster, so what the filter has no
+/// hint for may reach an engine of the other model: prompts are first computed past Envoy.
 pub async fn text_stack(change: impl FnOnce(&mut StackOptions)) -> Stack {
     stack(|options| {
         options.engines = 4;
         options.models = vec![served(BYTES), served(CHARS)];
         options.models_directory = Some(models_directory());
         options.plugin["tenant"] = json!({ "header": "x-tenant", "default": "default" });
-        options.plugin["paths"] = json!([
-            "/v1/completions",
-            "/v1/chat/completions",
-            "/v1/responses",
-            "/v1/messages",
-            { "path": CHAT_PROBE, "api": "chat" },
-        ]);
+        let paths = PROBED.iter().flat_map(|path| [format!("/v1{path}"), format!("{PROBE}{path}")]);
+        options.plugin["paths"] = paths.collect();
         change(options);
     })
     .await
@@ -63,7 +60,12 @@ pub fn of(tenant: &str) -> Builder {
 
 /// What the filter says to a conversation. No engine computes it.
 pub async fn probed(stack: &Stack, tenant: &str, body: &Value) -> Decided {
-    let answer = send(stack, of(tenant), CHAT_PROBE, body.to_string()).await;
+    probed_at(stack, tenant, "/v1/chat/completions", body).await
+}
+
+/// The same to a body of another API.
+pub async fn probed_at(stack: &Stack, tenant: &str, path: &str, body: &Value) -> Decided {
+    let answer = send(stack, of(tenant), &path.replace("/v1", PROBE), body.to_string()).await;
     assert_eq!(answer.status, 404, "an engine answered");
     decided(&answer)
 }

@@ -1,7 +1,7 @@
 //! Codes and details of prompts that are text.
 
 use serde_json::{Value, json};
-use warmroute::native::load::stack::{ServedModel, StackOptions};
+use warmroute::native::load::stack::{ServedModel, StackOptions, eventually};
 
 use super::of;
 use super::seen::{Case, Seen};
@@ -35,8 +35,8 @@ pub async fn of_texts(seen: &mut Seen) {
     })
     .await;
     warm(&stack, 0, &tokens(1, 64)).await;
-    for model in [BYTES, CHARS] {
-        let loaded = warmroute::native::load::stack::eventually(SOON * 10, async || {
+    for model in [BYTES, CHARS, BARE, REFUSING] {
+        let loaded = eventually(SOON * 10, async || {
             let detail = decided(&send(&stack, of("default"), PATH, chat(model, &words(1, 100))).await).detail;
             !["no_tokenizer", "catching_up", "cold"].contains(&detail.as_str())
         });

@@ -17,5 +17,6 @@ mod policies;
 mod pool;
 mod released;
 mod reset_killed;
+mod text;
 mod trust;
 mod usage;

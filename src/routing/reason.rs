@@ -87,7 +87,7 @@ pub enum Detail {
     ShortPrompt,
     /// The prompt is shorter than the policy's `minimumPrefixTokens`.
     BelowMinimumPrefix,
-    /// The engine's key for this prompt depends on more than its tokens.
+    /// The engine's key for this prompt depends on more than its tokens, or the engine does not look it up.
     UnsupportedKey,
     /// The index has never held anything.
     Cold,

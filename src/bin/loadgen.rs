@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use warmroute::native::load::scale::ScaleOptions;
 use warmroute::native::load::{demo, scale};
@@ -31,9 +32,23 @@ enum Command {
 /// Why a command did not succeed.
 type Failure = Box<dyn std::error::Error>;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let command = Arguments::parse().command;
+    let mut runtime = Builder::new_multi_thread();
+    if matches!(command, Command::Scale(_)) {
+        // Only this thread starts programs, so Envoy is not among what yields.
+        runtime.on_thread_start(scale::yield_to_envoy);
+    }
+    match runtime.enable_all().build() {
+        Ok(runtime) => runtime.block_on(follow(command)),
+        Err(error) => {
+            eprintln!("loadgen: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn follow(command: Command) -> ExitCode {
     let keep = matches!(command, Command::Demo { keep: true });
     // A signal ends the run from within, so that the stack's processes and files go with it.
     let result = tokio::select! {

@@ -17,8 +17,9 @@ pub const KEY_BYTES: u64 = 8;
 /// Allowed `models[].key_bytes`: up to a SHA-512.
 pub const KEY_BYTES_RANGE: RangeInclusive<u64> = 1..=64;
 
-/// `paths`: where prompts are sent.
-pub const PATHS: [&str; 1] = ["/v1/completions"];
+/// `paths`: where vLLM and SGLang take prompts.
+pub const PATHS: [&str; 6] =
+    ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/generate", "/inference/v1/generate"];
 /// `max_body_bytes`: a larger body is never held. Below Envoy's default buffer limit of 1 MiB, where a held body would be
 /// answered 413.
 pub const MAX_BODY_BYTES: u64 = 1_000_000;
@@ -92,16 +93,17 @@ pub const MAX_INDEX_BYTES_RANGE: RangeInclusive<u64> = 16 * 1024 * 1024..=896 * 
 pub const LFU_HALF_LIFE_MS_RANGE: RangeInclusive<u64> = 60_000..=24 * 24 * 60 * 60 * 1000;
 /// Allowed `quotas.<tenant>`, in distinct blocks; 0 admits nothing.
 pub const QUOTA_RANGE: RangeInclusive<u64> = 0..=64_000_000;
-/// `limits.pages`: parts in which the index is kept in shared data: about 4,000 pairs in each at the default cap.
-pub const PAGES: u64 = 4_096;
+/// `limits.pages`: parts in which the index is kept in shared data: about 500 pairs in each at the default cap, so that one is
+/// written or read in a quarter of a step.
+pub const PAGES: u64 = 8_192;
 /// Allowed `limits.pages`.
 pub const PAGES_RANGE: RangeInclusive<u64> = 1..=32_768;
 /// `limits.log_segments`: slots in the log's ring.
-pub const LOG_SEGMENTS: u64 = 2_048;
+pub const LOG_SEGMENTS: u64 = 8_192;
 /// Allowed `limits.log_segments`.
 pub const LOG_SEGMENTS_RANGE: RangeInclusive<u64> = 4..=65_536;
-/// `limits.segment_bytes`: the most that one log segment may take.
-pub const SEGMENT_BYTES: u64 = 16 * 1024;
+/// `limits.segment_bytes`: the most that one log segment may take: what is committed, and read, in about 100 us.
+pub const SEGMENT_BYTES: u64 = 6 * 1024;
 /// Allowed `limits.segment_bytes`.
 pub const SEGMENT_BYTES_RANGE: RangeInclusive<u64> = 4096..=1024 * 1024;
 /// `limits.max_prompt_bytes`: bytes of a prompt's text that are tokenized. Of a longer one the exact leading part is, if a

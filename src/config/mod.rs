@@ -49,6 +49,8 @@ pub struct FilterConfig {
     pub tenant: TenantSource,
     /// The models that are routed, by the id that requests name; at least one.
     pub models: BTreeMap<String, ModelConfig>,
+    /// The ids of models, by the further names that they are served under.
+    pub aliases: BTreeMap<String, String>,
     /// The LoRA adapters that requests may name instead of a model, by the name that they are served under.
     pub adapters: BTreeMap<String, Adapter>,
     /// Which requests are read, and how much of them.
@@ -94,12 +96,13 @@ impl FilterConfig {
         let hub_cluster = root.required_text("hub_cluster", &mut problems);
         let subscribe = Subscribe::read(root.section("subscribe", &mut problems), &mut problems);
         let tenant = TenantSource::read(root.section("tenant", &mut problems), &mut problems);
-        let (models, adapters) = model::read_models(&mut root, &mut problems);
+        let model::Served { models, aliases, adapters } = model::read_models(&mut root, &mut problems);
         let config = FilterConfig {
             hub_cluster,
             subscribe,
             tenant,
             models,
+            aliases,
             adapters,
             requests: RequestRules::read(&mut root, &mut problems),
             policies: policy::read_policies(&mut root, &mut problems),
@@ -118,6 +121,11 @@ impl FilterConfig {
         };
         root.finish(&mut problems);
         problems.or(config)
+    }
+
+    /// The model that is served under this name: its id, or one of its aliases.
+    pub fn model(&self, name: &str) -> Option<&ModelConfig> {
+        self.models.get(name).or_else(|| self.models.get(self.aliases.get(name)?))
     }
 
     /// The base model and the adapter id behind a served LoRA name; `None` if no model lists that name.

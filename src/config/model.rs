@@ -1,4 +1,4 @@
-//! The models that are routed, and their LoRA adapters.
+//! The models that are routed, the further names that they are served under, and their LoRA adapters.
 
 use std::collections::BTreeMap;
 
@@ -30,24 +30,40 @@ pub struct Adapter {
     pub adapter_id: String,
 }
 
-/// The adapters read so far: the place in the configuration, the served name, the adapter.
-type Listed = Vec<(String, String, Adapter)>;
+/// What a request's `model` may name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Served {
+    /// The models, by id.
+    pub models: BTreeMap<String, ModelConfig>,
+    /// The ids of models, by a further name of theirs.
+    pub aliases: BTreeMap<String, String>,
+    /// The adapters of all models, by served name.
+    pub adapters: BTreeMap<String, Adapter>,
+}
 
-/// `models`: a list without duplicates, at least one; and the adapters of all of them, by served name.
-pub(super) fn read_models(
-    root: &mut Section,
-    problems: &mut Problems,
-) -> (BTreeMap<String, ModelConfig>, BTreeMap<String, Adapter>) {
-    let mut models = BTreeMap::new();
-    let mut listed_adapters = Listed::new();
+/// What stands behind a name that is no model's id.
+enum Named {
+    /// The model of this id.
+    Model(String),
+    Adapter(Adapter),
+}
+
+/// The names read so far: the place in the configuration, the name, what it stands for.
+type Listed = Vec<(String, String, Named)>;
+
+/// `models`: a list without duplicates, at least one.
+pub(super) fn read_models(root: &mut Section, problems: &mut Problems) -> Served {
+    let mut served = Served::default();
+    let models = &mut served.models;
+    let mut names = Listed::new();
     let listed = root.take("models");
     let Some(values) = listed.and_then(Value::as_array).filter(|values| !values.is_empty()) else {
         problems.note("models", listed, "a list of at least one model");
-        return (models, BTreeMap::new());
+        return served;
     };
     for (place, value) in values.iter().enumerate() {
         let section = Section::at(format!("models[{place}]"), Some(value), problems);
-        let model = ModelConfig::read(section, &mut listed_adapters, problems);
+        let model = ModelConfig::read(section, &mut names, problems);
         if models.contains_key(&model.model_id) {
             problems.note(format!("models[{place}].model_id"), value.get("model_id"), "an id that is not listed yet");
         }
@@ -55,25 +71,8 @@ pub(super) fn read_models(
             models.insert(model.model_id.clone(), model);
         }
     }
-    let adapters = by_name(listed_adapters, &models, problems);
-    (models, adapters)
-}
-
-/// A request's `model` must name one thing: each served name is listed once, and is no model's id.
-fn by_name(
-    listed: Listed,
-    models: &BTreeMap<String, ModelConfig>,
-    problems: &mut Problems,
-) -> BTreeMap<String, Adapter> {
-    let mut adapters = BTreeMap::new();
-    for (path, name, adapter) in listed {
-        if models.contains_key(&name) || adapters.contains_key(&name) {
-            problems.note(path, Some(&Value::String(name)), "a name that is neither listed yet nor a model_id");
-        } else {
-            adapters.insert(name, adapter);
-        }
-    }
-    adapters
+    served.take_names(names, problems);
+    served
 }
 
 /// `adapters`: a list of names, each also the adapter's id, or an object from name to id.
@@ -82,7 +81,7 @@ fn read_adapters(section: &mut Section, model_id: &str, listed: &mut Listed, pro
     let mut add = |path: String, name: &str, adapter_id: &Value| match adapter_id.as_str() {
         Some(adapter_id) if !adapter_id.is_empty() && !name.is_empty() => {
             let adapter = Adapter { model_id: model_id.to_owned(), adapter_id: adapter_id.to_owned() };
-            listed.push((path, name.to_owned(), adapter));
+            listed.push((path, name.to_owned(), Named::Adapter(adapter)));
         }
         _ => problems.note(path, Some(adapter_id), "a name and an id that are not empty"),
     };
@@ -102,6 +101,41 @@ fn read_adapters(section: &mut Section, model_id: &str, listed: &mut Listed, pro
     }
 }
 
+/// `aliases`: a list of further names of the model, as `--served-model-name` has them.
+fn read_aliases(section: &mut Section, model_id: &str, listed: &mut Listed, problems: &mut Problems) {
+    let path = section.path_of("aliases");
+    let Some(names) = section.list("aliases", "a list of names", problems) else { return };
+    for (place, name) in names.iter().enumerate() {
+        let path = format!("{path}[{place}]");
+        match name.as_str() {
+            Some(text) if !text.is_empty() => {
+                listed.push((path, text.to_owned(), Named::Model(model_id.to_owned())));
+            }
+            _ => problems.note(path, Some(name), "a name that is not empty"),
+        }
+    }
+}
+
+// === impl Served ===
+
+impl Served {
+    /// A request's `model` must name one thing: each name is listed once, and is no model's id.
+    fn take_names(&mut self, listed: Listed, problems: &mut Problems) {
+        for (path, name, named) in listed {
+            let is_taken = self.models.contains_key(&name)
+                || self.aliases.contains_key(&name)
+                || self.adapters.contains_key(&name);
+            match named {
+                _ if is_taken => {
+                    problems.note(path, Some(&Value::String(name)), "a name that is neither listed yet nor a model_id");
+                }
+                Named::Model(model_id) => drop(self.aliases.insert(name, model_id)),
+                Named::Adapter(adapter) => drop(self.adapters.insert(name, adapter)),
+            }
+        }
+    }
+}
+
 // === impl ModelConfig ===
 
 impl ModelConfig {
@@ -117,6 +151,7 @@ impl ModelConfig {
             key_bytes: usize::try_from(key_bytes).unwrap_or(usize::MAX),
         };
         read_adapters(&mut section, &model.model_id, listed, problems);
+        read_aliases(&mut section, &model.model_id, listed, problems);
         section.finish(problems);
         model
     }

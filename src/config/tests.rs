@@ -39,6 +39,7 @@ fn the_smallest_configuration_has_the_defaults() {
             subscribe: Subscribe::default(),
             tenant: TenantSource { from: TenantFrom::Nowhere, default: Some("default".to_owned()) },
             models: BTreeMap::from([("m".to_owned(), model)]),
+            aliases: BTreeMap::new(),
             adapters: BTreeMap::new(),
             requests: RequestRules {
                 paths: defaults::PATHS.map(PathRule::of).to_vec(),
@@ -62,9 +63,9 @@ fn the_smallest_configuration_has_the_defaults() {
                 max_index_entries: 4_000_000,
                 max_index_bytes: 536_870_912,
                 lfu_half_life_ms: None,
-                pages: 4_096,
-                log_segments: 2_048,
-                segment_bytes: 16_384,
+                pages: 8_192,
+                log_segments: 8_192,
+                segment_bytes: 6_144,
                 max_prompt_bytes: 524_288,
                 max_match_tokens: 131_072,
                 max_merge_symbols: 60_000,
@@ -187,7 +188,8 @@ fn all_problems_are_reported_at_once() {
             "models[0].block_size is 0, allowed: a whole number from 1 to 65536",
             r#"models[1].model_id is "m", allowed: an id that is not listed yet"#,
             "models[2].model_id is absent, allowed: a text that is not empty",
-            r#"models[2].modelid is "n", allowed: no such field; known are block_size, key_bytes, hash_scheme, model_id, adapters"#,
+            "models[2].modelid is \"n\", allowed: no such field; known are block_size, key_bytes, hash_scheme, model_id, \
+             adapters, aliases",
             "models[3] is 7, allowed: an object",
             "models[3].model_id is absent, allowed: a text that is not empty",
             "max_body_bytes is 0, allowed: a whole number from 1 to 268435456",
@@ -385,6 +387,87 @@ fn a_served_adapter_names_one_base_model() {
             r#"models[1].adapters.a is "a", allowed: a name that is neither listed yet nor a model_id"#,
         ]
     );
+}
+
+#[test]
+fn a_model_may_have_further_names_and_each_names_one_thing() {
+    let json = r#"{"hub_cluster":"hub","models":[
+        {"model_id":"m","aliases":["gpt-4o","org/m"],"adapters":["sql"]},
+        {"model_id":"n","aliases":[]}]}"#;
+    let config = FilterConfig::from_json(json.as_bytes()).unwrap();
+    let found = |name| config.model(name).map(|model| model.model_id.as_str());
+    assert_eq!((found("m"), found("gpt-4o"), found("org/m"), found("n")), (Some("m"), Some("m"), Some("m"), Some("n")));
+    assert_eq!((found("sql"), found("GPT-4o"), found("")), (None, None, None));
+    let found = errors(
+        r#"{"hub_cluster":"hub","models":[
+            {"model_id":"m","aliases":["a","a","n","",3,"m"],"adapters":["b"]},
+            {"model_id":"n","aliases":["b","a"],"adapters":["c"]},
+            {"model_id":"o","aliases":"a"},
+            {"model_id":"p","aliases":{"c":"d"}}]}"#,
+    );
+    assert_eq!(
+        found,
+        [
+            r#"models[0].aliases[3] is "", allowed: a name that is not empty"#,
+            "models[0].aliases[4] is 3, allowed: a name that is not empty",
+            r#"models[2].aliases is "a", allowed: a list of names"#,
+            r#"models[3].aliases is {"c":"d"}, allowed: a list of names"#,
+            r#"models[0].aliases[1] is "a", allowed: a name that is neither listed yet nor a model_id"#,
+            r#"models[0].aliases[2] is "n", allowed: a name that is neither listed yet nor a model_id"#,
+            r#"models[0].aliases[5] is "m", allowed: a name that is neither listed yet nor a model_id"#,
+            r#"models[1].aliases[0] is "b", allowed: a name that is neither listed yet nor a model_id"#,
+            r#"models[1].aliases[1] is "a", allowed: a name that is neither listed yet nor a model_id"#,
+        ]
+    );
+}
+
+#[test]
+fn what_a_paths_bodies_are_is_told_by_its_end_or_said() {
+    use crate::request::ChatApi::{ChatCompletions, Messages, Responses};
+    let apis = |more: &str| -> Vec<(String, BodyApi)> {
+        accepted(more).requests.paths.into_iter().map(|rule| (rule.path, rule.api)).collect()
+    };
+    let named = |path: &str, api| (path.to_owned(), api);
+    assert_eq!(
+        apis(""),
+        [
+            named("/v1/completions", BodyApi::Completions),
+            named("/v1/chat/completions", BodyApi::Chat(ChatCompletions)),
+            named("/v1/responses", BodyApi::Chat(Responses)),
+            named("/v1/messages", BodyApi::Chat(Messages)),
+            named("/generate", BodyApi::Generate),
+            named("/inference/v1/generate", BodyApi::TokensIn),
+        ]
+    );
+    let mixed = r#","paths":["/openai/v1/chat/completions","/x",{"path":"/ask","api":"chat"},{"path":"/anthropic/v1/messages"},
+        {"path":"/v1/chat/completions","api":"completions"},{"path":"/r","api":"responses"},{"path":"/m","api":"messages"},
+        {"path":"/g","api":"generate"},{"path":"/t","api":"tokens_in"}]"#;
+    assert_eq!(
+        apis(mixed),
+        [
+            named("/openai/v1/chat/completions", BodyApi::Chat(ChatCompletions)),
+            named("/x", BodyApi::Completions),
+            named("/ask", BodyApi::Chat(ChatCompletions)),
+            named("/anthropic/v1/messages", BodyApi::Chat(Messages)),
+            named("/v1/chat/completions", BodyApi::Completions),
+            named("/r", BodyApi::Chat(Responses)),
+            named("/m", BodyApi::Chat(Messages)),
+            named("/g", BodyApi::Generate),
+            named("/t", BodyApi::TokensIn),
+        ]
+    );
+    for (paths, expected) in [
+        (
+            r#"{"path":"/a","api":"embeddings"}"#,
+            "paths[0].api is \"embeddings\", allowed: \"completions\" or \"chat\" or \"responses\" or \"messages\" or \
+             \"generate\" or \"tokens_in\"",
+        ),
+        (r#"{"path":"/a","kind":"chat"}"#, r#"paths[0].kind is "chat", allowed: no such field; known are path, api"#),
+        ("7", "paths[0] is 7, allowed: a path, or an object of path and api"),
+        (r#"{"path":"a"}"#, r#"paths[0] is {"path":"a"}, allowed: a path from its / on, without ? and #"#),
+    ] {
+        assert_eq!(error(&format!(r#","paths":[{paths}]"#)), expected);
+    }
 }
 
 #[test]

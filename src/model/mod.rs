@@ -11,3 +11,6 @@ mod package;
 pub use loaded::{LoadedModel, TextLimits};
 pub use models::{Models, Texts};
 pub use package::{Assembly, InvalidPackage, MAX_PACKAGE_BYTES, Package};
+
+#[cfg(test)]
+mod tests;

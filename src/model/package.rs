@@ -61,6 +61,8 @@ pub enum InvalidPackage {
 pub struct Assembly {
     version: ModelVersion,
     next_part: u32,
+    header: [u8; HEADER_BYTES],
+    /// What follows the header.
     bytes: Vec<u8>,
     hasher: Xxh3,
 }
@@ -107,21 +109,26 @@ impl Package {
     /// # Errors
     /// When they are none.
     pub fn decode(mut bytes: Vec<u8>) -> Result<Package, InvalidPackage> {
-        let word =
-            |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map(|word| u32::from_le_bytes(*word));
-        if bytes.get(..4) != Some(&MAGIC) || word(4) != Some(FORMAT) {
+        let header = bytes.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
+        bytes.drain(..HEADER_BYTES.min(bytes.len()));
+        Package::of_header(&header, bytes)
+    }
+
+    /// Takes apart what follows a header. The artifact stays where it is: a copy would be a VM's memory for ever.
+    fn of_header(header: &[u8; HEADER_BYTES], mut bytes: Vec<u8>) -> Result<Package, InvalidPackage> {
+        let [magic, format, artifact, settings] = *header.as_chunks::<4>().0 else {
+            return Err(InvalidPackage::Format);
+        };
+        if magic != MAGIC || u32::from_le_bytes(format) != FORMAT {
             return Err(InvalidPackage::Format);
         }
-        let (artifact, settings) = (word(8).unwrap_or(0) as usize, word(12).unwrap_or(0) as usize);
-        let length = HEADER_BYTES.checked_add(artifact).and_then(|sum| sum.checked_add(settings));
-        if length != Some(bytes.len()) || settings > MAX_SETTINGS_BYTES {
-            return Err(InvalidPackage::Length { found: bytes.len() });
+        let [artifact, settings] = [artifact, settings].map(|length| u32::from_le_bytes(length) as usize);
+        if artifact.checked_add(settings) != Some(bytes.len()) || settings > MAX_SETTINGS_BYTES {
+            return Err(InvalidPackage::Length { found: HEADER_BYTES + bytes.len() });
         }
-        let settings = v1::ModelSettings::decode(bytes.get(HEADER_BYTES + artifact..).unwrap_or_default())
+        let settings = v1::ModelSettings::decode(bytes.get(artifact..).unwrap_or_default())
             .map_err(|_| InvalidPackage::Settings)?;
-        // In place: a copy of the artifact would be a VM's memory for ever.
-        bytes.truncate(HEADER_BYTES + artifact);
-        bytes.drain(..HEADER_BYTES);
+        bytes.truncate(artifact);
         Ok(Package {
             artifact: bytes,
             chat_template: settings.chat_template,
@@ -153,7 +160,8 @@ impl Assembly {
         if length > MAX_PACKAGE_BYTES {
             return Err(InvalidPackage::Length { found: length });
         }
-        Ok(Assembly { version, next_part: 0, bytes: Vec::with_capacity(length), hasher: Xxh3::new() })
+        let bytes = Vec::with_capacity(length.saturating_sub(HEADER_BYTES));
+        Ok(Assembly { version, next_part: 0, header: [0; HEADER_BYTES], bytes, hasher: Xxh3::new() })
     }
 
     /// What it will be.
@@ -184,7 +192,13 @@ impl Assembly {
             return Err(InvalidPackage::Part { number: part.number });
         }
         self.hasher.update(&part.contents);
-        self.bytes.extend_from_slice(&part.contents);
+        match part.contents.split_first_chunk() {
+            Some((header, rest)) if part.number == 0 => {
+                self.header = *header;
+                self.bytes.extend_from_slice(rest);
+            }
+            _ => self.bytes.extend_from_slice(&part.contents),
+        }
         self.next_part += 1;
         Ok(())
     }
@@ -200,7 +214,7 @@ impl Assembly {
         if self.hasher.digest128() != self.version.digest.0 {
             return Err(InvalidPackage::Digest);
         }
-        Package::decode(self.bytes)
+        Package::of_header(&self.header, self.bytes)
     }
 }
 

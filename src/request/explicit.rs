@@ -69,7 +69,7 @@ impl Explicit {
         };
         let prefix_hash = self.prefix_hash.as_deref().map(|hash| prefix_key(hash, model)).transpose()?;
         let prefix_token_count = self.prefix_token_count.map_or(Ok(0), i32::try_from).map_err(|_| MALFORMED)?;
-        Ok(PromptInput { prefix_hash, prefix_token_count, chain, source })
+        Ok(PromptInput { prefix_hash, prefix_token_count, chain, source, of_several: false })
     }
 
     fn block_chain(&self, hashes: &Hashes, counts: Option<&[u32]>, model: &ModelConfig) -> Result<WireChain, Detail> {

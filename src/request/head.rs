@@ -48,14 +48,14 @@ pub fn read_head(
     config: &FilterConfig,
     known: &mut dyn KnownAdapters,
 ) -> (HeaderInputs, HeadVerdict) {
-    let inputs = HeaderInputs::read(head, tenant_property, config);
-    let verdict = verdict(head, &inputs, config, known).unwrap_or_else(HeadVerdict::Release);
+    let mut inputs = HeaderInputs::read(head, tenant_property, config);
+    let verdict = verdict(head, &mut inputs, config, known).unwrap_or_else(HeadVerdict::Release);
     (inputs, verdict)
 }
 
 fn verdict(
     head: &RequestHead,
-    inputs: &HeaderInputs,
+    inputs: &mut HeaderInputs,
     config: &FilterConfig,
     known: &mut dyn KnownAdapters,
 ) -> Result<HeadVerdict, Detail> {
@@ -63,7 +63,8 @@ fn verdict(
     if inputs.decide_alone() {
         return inputs.lookup_request(config, known).map(HeadVerdict::Ready);
     }
-    let Body { content_length } = hold::check_body(head, &config.requests)?;
+    let Body { content_length, api } = hold::check_body(head, &config.requests)?;
+    inputs.api = api;
     inputs.check(config, known)?;
     Ok(HeadVerdict::Hold { content_length })
 }

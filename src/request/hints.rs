@@ -19,6 +19,8 @@ pub(super) struct Hints {
     pub explicit: Given<Explicit>,
     /// `token_ids`.
     pub token_ids: Prompt,
+    /// `prompt_text`: the message of a user.
+    pub prompt_text: Prompt,
     /// `hash_scheme` and `adapter_id`.
     pub scope: Given<ScopeParts>,
 }
@@ -36,6 +38,7 @@ struct Fields {
     block_token_counts: Given<Vec<u32>>,
     block_size: Given<BlockSize>,
     token_ids: Prompt,
+    prompt_text: Prompt,
     hash_scheme: TextField,
     adapter_id: TextField,
 }
@@ -79,6 +82,7 @@ impl Fields {
             "block_token_counts" => self.block_token_counts = read_counts(reader)?,
             "block_size" => self.block_size = read_number(reader, explicit::block_size)?,
             "token_ids" => self.token_ids = Prompt::read_tokens_nullable(reader)?,
+            "prompt_text" => self.prompt_text = Prompt::read_text_nullable(reader)?,
             "hash_scheme" => self.hash_scheme = TextField::read(reader)?,
             "adapter_id" => self.adapter_id = TextField::read(reader)?,
             _ => reader.skip_value()?,
@@ -102,7 +106,8 @@ impl Fields {
             };
             Ok(explicit.if_present())
         };
-        Hints { explicit: Given(explicit()), token_ids: self.token_ids, scope: Given(scope()) }
+        let (token_ids, prompt_text) = (self.token_ids, self.prompt_text);
+        Hints { explicit: Given(explicit()), token_ids, prompt_text, scope: Given(scope()) }
     }
 }
 

@@ -2,13 +2,15 @@
 //! answered 413, so anything out of the ordinary goes on at once.
 
 use super::RequestHead;
-use crate::config::RequestRules;
+use crate::config::{BodyApi, RequestRules};
 use crate::routing::reason::Detail;
 
 /// A body to hold.
 pub(super) struct Body {
     /// The announced length in bytes.
     pub content_length: Option<u64>,
+    /// What its fields mean.
+    pub api: BodyApi,
 }
 
 /// Refuses what has no body of its own.
@@ -26,9 +28,7 @@ pub(super) fn check_body(head: &RequestHead, rules: &RequestRules) -> Result<Bod
     if starts_with_ignoring_case(content_type, "application/grpc") {
         return Err(Detail::Grpc);
     }
-    if !has_path(head, rules) {
-        return Err(Detail::OtherPath);
-    }
+    let api = api(head, rules).ok_or(Detail::OtherPath)?;
     if head.contains("expect") {
         return Err(Detail::ExpectContinue);
     }
@@ -38,12 +38,13 @@ pub(super) fn check_body(head: &RequestHead, rules: &RequestRules) -> Result<Bod
     if !is_json(content_type) {
         return Err(Detail::NotJson);
     }
-    check_length(head, rules)
+    Ok(Body { content_length: check_length(head, rules)?, api })
 }
 
-fn check_length(head: &RequestHead, rules: &RequestRules) -> Result<Body, Detail> {
+/// The announced length in bytes, if it must be announced.
+fn check_length(head: &RequestHead, rules: &RequestRules) -> Result<Option<u64>, Detail> {
     let content_length = match head.single("content-length") {
-        Ok(None) if rules.hold_chunked => return Ok(Body { content_length: None }),
+        Ok(None) if rules.hold_chunked => return Ok(None),
         Ok(Some(digits)) => parse_length(digits),
         Ok(None) | Err(_) => None,
     };
@@ -51,7 +52,7 @@ fn check_length(head: &RequestHead, rules: &RequestRules) -> Result<Body, Detail
         None => Err(Detail::UnknownLength),
         Some(0) => Err(Detail::EmptyBody),
         Some(length) if length > rules.max_body_bytes => Err(Detail::BodyTooLarge),
-        Some(length) => Ok(Body { content_length: Some(length) }),
+        Some(length) => Ok(Some(length)),
     }
 }
 
@@ -60,11 +61,11 @@ fn parse_length(digits: &str) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
-/// The path without its query is one of the configured ones, byte for byte.
-fn has_path(head: &RequestHead, rules: &RequestRules) -> bool {
+/// What bodies are on the request's path: without its query it must be a configured one, byte for byte.
+fn api(head: &RequestHead, rules: &RequestRules) -> Option<BodyApi> {
     let path = head.get(":path").unwrap_or_default();
     let path = path.split(['?', '#']).next().unwrap_or_default();
-    rules.paths.iter().any(|rule| rule.path == path)
+    rules.paths.iter().find(|rule| rule.path == path).map(|rule| rule.api)
 }
 
 fn is_upgrade(head: &RequestHead) -> bool {

@@ -4,11 +4,11 @@ use super::explicit::Explicit;
 use super::head::Ambiguous;
 use super::served::{Served, serving};
 use super::{KnownAdapters, LookupRequest, PromptSource, RequestHead, names};
-use crate::config::{FilterConfig, RESERVED_TENANT, TenantFrom, TenantSource};
+use crate::config::{BodyApi, FilterConfig, RESERVED_TENANT, TenantFrom, TenantSource};
 use crate::observation::Scope;
 use crate::routing::reason::Detail;
 
-/// What a request's headers say, kept until its body is there.
+/// What a request's headers and its path say, kept until its body is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderInputs {
     pub(super) tenant_id: Option<String>,
@@ -17,6 +17,8 @@ pub struct HeaderInputs {
     pub(super) adapter_id: Option<String>,
     pub(super) slo_ttft_ms: Option<u32>,
     pub(super) explicit: Option<Explicit>,
+    /// What the body's fields mean.
+    pub(super) api: BodyApi,
     /// The first fault found in them; no body can repair it.
     pub(super) fault: Option<Detail>,
 }
@@ -88,7 +90,7 @@ impl HeaderInputs {
         self.check(config, known)?;
         let served = self.serving(self.model_id.as_ref().ok_or(Detail::NoModel)?, config, known)?;
         let explicit = self.explicit.as_ref().ok_or(Detail::NoPrompt)?;
-        let prompt = explicit.prompt(served.model, PromptSource::Absent)?;
+        let prompt = explicit.prompt(served.model, PromptSource::Absent)?.cut(config.limits.max_match_tokens);
         let scope = self.scope(served, ScopeParts::default())?;
         Ok(LookupRequest { scope, prompt, block_size: served.model.block_size, slo_ttft_ms: self.slo_ttft_ms })
     }

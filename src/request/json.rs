@@ -106,12 +106,17 @@ impl<'a> Reader<'a> {
 
     /// Reads a string.
     pub(super) fn text(&mut self) -> Result<Cow<'a, str>, Malformed> {
+        self.any_text()?.ok_or(Malformed)
+    }
+
+    /// Reads a string; `None` if it has unpaired surrogates or bytes that are not UTF-8.
+    pub(super) fn any_text(&mut self) -> Result<Option<Cow<'a, str>>, Malformed> {
         let (quoted, escaped) = self.quoted()?;
         if escaped {
-            return serde_json::from_slice(quoted).map(Cow::Owned).map_err(|_| Malformed);
+            return Ok(serde_json::from_slice(quoted).map(Cow::Owned).ok());
         }
         let inner = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
-        std::str::from_utf8(inner).map(Cow::Borrowed).map_err(|_| Malformed)
+        Ok(std::str::from_utf8(inner).map(Cow::Borrowed).ok())
     }
 
     /// Reads a number that is whole and not negative, in digits alone; `None` for any other, which has been read too.
@@ -125,6 +130,14 @@ impl<'a> Reader<'a> {
         }
         let digit = |value: u64, digit: &u8| value.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
         Ok(number.iter().try_fold(0, digit))
+    }
+
+    /// Passes over one value of any kind: its bytes.
+    pub(super) fn raw_value(&mut self) -> Result<&'a [u8], Malformed> {
+        self.peek();
+        let start = self.at;
+        self.skip_value()?;
+        Ok(self.bytes.get(start..self.at).unwrap_or_default())
     }
 
     /// Passes over one value of any kind.

@@ -12,7 +12,7 @@ use crate::observation::BlockKey;
 use crate::routing::policy::{ChainOrigin, Strategy};
 use crate::routing::reason::Detail;
 
-/// The longest prompt text, in bytes; the contract's cap.
+/// The longest `prompt_text`, in bytes; the contract's cap.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// What a request says of its prompt.
@@ -26,6 +26,8 @@ pub struct PromptInput {
     pub chain: WireChain,
     /// What keys can be derived from.
     pub source: PromptSource,
+    /// Whether `source` is the first of several prompts.
+    pub of_several: bool,
 }
 
 /// A block chain as the client sent it.
@@ -104,6 +106,8 @@ pub struct Resolved {
     pub effective_tokens: i64,
     /// The ids of a text that was tokenized here.
     pub tokenized: Option<Tokenized>,
+    /// Whether they are those of the first of several prompts.
+    pub first_of_several: bool,
 }
 
 /// No keys to look up.
@@ -161,6 +165,24 @@ impl PromptInput {
         }
     }
 
+    /// With token ids and block chains cut to their first `max_tokens`, which are exact: what is left is the prompt's
+    /// beginning. Of a chain at least one block is left.
+    pub(super) fn cut(mut self, max_tokens: usize) -> PromptInput {
+        if let PromptSource::TokenIds(ids) = &mut self.source {
+            ids.truncate(max_tokens);
+        }
+        if let WireChain::Chain(blocks) = &mut self.chain {
+            let mut left = i64::try_from(max_tokens).unwrap_or(i64::MAX);
+            let fitting = blocks.iter().take_while(|block| {
+                left = left.saturating_sub(block.tokens.into());
+                left >= 0
+            });
+            let fitting = fitting.count();
+            blocks.truncate(fitting.max(1));
+        }
+        self
+    }
+
     /// Whether the block chain, if there is one, is well-formed.
     pub fn is_well_formed(&self) -> bool {
         self.chain != WireChain::Malformed
@@ -191,11 +213,16 @@ impl PromptInput {
             return Ok(Resolved::exact(key.clone(), self.prefix_token_count.into()));
         }
         match &self.source {
-            PromptSource::TokenIds(ids) => derived(ids, strategy, block_size).map_err(Unresolved::new),
+            PromptSource::TokenIds(ids) => {
+                let resolved = derived(ids, strategy, block_size).map_err(Unresolved::new)?;
+                Ok(Resolved { first_of_several: self.of_several, ..resolved })
+            }
             PromptSource::Text(text) => {
                 let ids = tokenized(text, model_id, tokenizer).map_err(Unresolved::new)?;
                 match derived(&ids.ids, strategy, block_size) {
-                    Ok(resolved) => Ok(Resolved { tokenized: Some(ids), ..resolved }),
+                    Ok(resolved) => {
+                        Ok(Resolved { tokenized: Some(ids), first_of_several: self.of_several, ..resolved })
+                    }
                     Err(detail) => Err(Unresolved { detail, tokenized: Some(ids) }),
                 }
             }
@@ -220,11 +247,12 @@ fn derived(ids: &[u32], strategy: Strategy, block_size: BlockSize) -> Result<Res
     if !strategy.enable_chain_matching {
         return Ok(Resolved::exact(BlockKey::Hash64(last), effective_tokens));
     }
-    Ok(Resolved { chain: RequestChain::Prefixes { hashes, block_size }, effective_tokens, tokenized: None })
+    Ok(Resolved::of(RequestChain::Prefixes { hashes, block_size }, effective_tokens))
 }
 
 fn tokenized(prompt: &TextPrompt, model_id: &str, tokenizer: &dyn Tokenizer) -> Result<Tokenized, Detail> {
-    if prompt.bytes() > MAX_TEXT_BYTES {
+    // The contract's cap is for its own field. The others are bounded by the body's length, and by what the tokenizer takes.
+    if matches!(prompt, TextPrompt::User(text) if text.len() > MAX_TEXT_BYTES) {
         return Err(Detail::TooMuchText);
     }
     let tokenized = tokenizer.tokenize(model_id, prompt).map_err(TokenizeError::detail)?;
@@ -267,12 +295,16 @@ impl TokenizeError {
 
 impl Resolved {
     fn exact(key: BlockKey, effective_tokens: i64) -> Resolved {
-        Resolved { chain: RequestChain::Exact { key }, effective_tokens, tokenized: None }
+        Resolved::of(RequestChain::Exact { key }, effective_tokens)
     }
 
     fn chain(blocks: Vec<ChainBlock>) -> Resolved {
         let effective_tokens = blocks.iter().map(|block| i64::from(block.tokens)).sum();
-        Resolved { chain: RequestChain::Chain(blocks), effective_tokens, tokenized: None }
+        Resolved::of(RequestChain::Chain(blocks), effective_tokens)
+    }
+
+    fn of(chain: RequestChain, effective_tokens: i64) -> Resolved {
+        Resolved { chain, effective_tokens, tokenized: None, first_of_several: false }
     }
 }
 

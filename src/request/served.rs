@@ -1,6 +1,7 @@
 //! From the name that a request gives for its model to the model that serves it.
 //!
-//! A request for a LoRA adapter names the adapter in place of the model. Such a name is resolved by the configuration
+//! A model may be served under further names. A request for a LoRA adapter names the adapter in place of the model. Such a
+//! name is resolved by the configuration
 //! first, then by what the engines reported; where both base models of an adapter are configured, none is guessed.
 
 use crate::config::{FilterConfig, ModelConfig};
@@ -35,7 +36,7 @@ pub(super) fn serving<'a>(
     config: &'a FilterConfig,
     known: &mut dyn KnownAdapters,
 ) -> Result<Served<'a>, Detail> {
-    if let Some(model) = config.models.get(name) {
+    if let Some(model) = config.model(name) {
         return Ok(Served { model, adapter_id: None });
     }
     if let Some((model, adapter_id)) = config.adapter(name) {

@@ -1,13 +1,13 @@
-//! Arrays of token ids, straight from JSON text into a `Vec<u32>`.
+//! Prompts: text, or arrays of token ids straight from JSON text into a `Vec<u32>`.
 //!
-//! Nearly all of a request is such an array, so its numbers take a path of their own: 8 bytes at a time, the
+//! Nearly all of a request with token ids is such an array, so its numbers take a path of their own: 8 bytes at a time, the
 //! digits found and converted without a branch per digit. That is a third of the time of serde_json's general numbers,
 //! natively and in a VM alike.
 
 use super::MAX_TOKENS;
 use super::json::{Kind, Malformed, Reader};
 
-/// What a value that should hold token ids holds.
+/// What a value that should hold a prompt holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Prompt {
     /// There is no such field, or it is null where that is allowed.
@@ -15,12 +15,16 @@ pub(super) enum Prompt {
     Absent,
     /// No text or no tokens.
     Empty,
-    /// Text, or a list of texts.
-    Text,
+    /// Text.
+    Text(String),
+    /// A string with unpaired surrogates, or with bytes that are not UTF-8: engines refuse it.
+    NotText,
     /// Token ids.
     Tokens(Vec<u32>),
     /// More than [`MAX_TOKENS`].
     TooMany,
+    /// The first prompt of a list with more than one.
+    FirstOf(Box<Prompt>),
     /// A shape that the API does not have.
     WrongType,
 }
@@ -38,13 +42,39 @@ impl Prompt {
         }
     }
 
-    /// As [`Prompt::read`], for a value that may be null and may not be text.
-    pub(super) fn read_input_ids(reader: &mut Reader) -> Result<Prompt, Malformed> {
+    /// As [`Prompt::read`], for a value that may be null.
+    pub(super) fn read_nullable(reader: &mut Reader) -> Result<Prompt, Malformed> {
         if reader.kind()? == Kind::Null {
             return reader.skip_value().map(|()| Prompt::Absent);
         }
-        let prompt = Prompt::read(reader)?;
-        Ok(if prompt == Prompt::Text { Prompt::WrongType } else { prompt })
+        Prompt::read(reader)
+    }
+
+    /// As [`Prompt::read_nullable`], for a value that may not be text.
+    pub(super) fn read_input_ids(reader: &mut Reader) -> Result<Prompt, Malformed> {
+        let prompt = Prompt::read_nullable(reader)?;
+        Ok(if prompt.is_text() { Prompt::WrongType } else { prompt })
+    }
+
+    /// As [`Prompt::read_nullable`], for a value that may be text only; an empty one is absent.
+    pub(super) fn read_text_nullable(reader: &mut Reader) -> Result<Prompt, Malformed> {
+        match reader.kind()? {
+            Kind::Text => {
+                let prompt = read_text(reader)?;
+                Ok(if prompt == Prompt::Empty { Prompt::Absent } else { prompt })
+            }
+            Kind::Null => reader.skip_value().map(|()| Prompt::Absent),
+            _ => reader.skip_value().map(|()| Prompt::WrongType),
+        }
+    }
+
+    /// Whether it is text, or the first of several texts.
+    pub(super) fn is_text(&self) -> bool {
+        match self {
+            Prompt::Text(_) | Prompt::NotText => true,
+            Prompt::FirstOf(first) => first.is_text(),
+            _ => false,
+        }
     }
 
     /// Reads a value that may be token ids only.
@@ -59,9 +89,11 @@ impl Prompt {
 }
 
 fn read_text(reader: &mut Reader) -> Result<Prompt, Malformed> {
-    let is_empty = reader.rest().starts_with(b"\"\"");
-    reader.skip_value()?;
-    Ok(if is_empty { Prompt::Empty } else { Prompt::Text })
+    Ok(match reader.any_text()? {
+        None => Prompt::NotText,
+        Some(text) if text.is_empty() => Prompt::Empty,
+        Some(text) => Prompt::Text(text.into_owned()),
+    })
 }
 
 fn read_array(reader: &mut Reader) -> Result<Prompt, Malformed> {
@@ -74,8 +106,12 @@ fn read_array(reader: &mut Reader) -> Result<Prompt, Malformed> {
         Kind::Array => read_ids(reader)?,
         _ => return read_ids(reader),
     };
+    if !reader.next_in_array()? {
+        return Ok(first);
+    }
+    reader.skip_value()?;
     reader.skip_rest_of_array()?;
-    Ok(first)
+    Ok(Prompt::FirstOf(Box::new(first)))
 }
 
 /// Reads the ids of an array that has been entered and is not empty.
@@ -203,8 +239,7 @@ mod tests {
         let ids = Prompt::Tokens(vec![0, 10, 128_255, 9_999_999, 10_000_000, u32::MAX, 3]);
         for separator in [",", ", ", " ,", "\n,\t ", ",  "] {
             let list = ["0", "10", "128255", "9999999", "10000000", "4294967295", "3"].join(separator);
-            for json in [format!("[{list}]"), format!("[ {list} ]"), format!("[[{list}],[1]]"), format!("[{list}]   ")]
-            {
+            for json in [format!("[{list}]"), format!("[ {list} ]"), format!("[[{list}] ]"), format!("[{list}]   ")] {
                 assert_eq!(read(&json), Ok(ids.clone()), "{json}");
             }
         }
@@ -235,10 +270,30 @@ mod tests {
 
     #[test]
     fn of_several_prompts_the_first_decides() {
-        assert_eq!(read("[[1,2],[3]]"), Ok(Prompt::Tokens(vec![1, 2])));
-        assert_eq!(read("[[],[3]]"), Ok(Prompt::Empty));
-        assert_eq!(read("[\"a\",\"b\"]"), Ok(Prompt::Text));
+        let first_of = |prompt: Prompt| Ok(Prompt::FirstOf(Box::new(prompt)));
+        assert_eq!(read("[[1,2],[3]]"), first_of(Prompt::Tokens(vec![1, 2])));
+        assert_eq!(read("[[1,2] , null]"), first_of(Prompt::Tokens(vec![1, 2])));
+        assert_eq!(read("[[],[3]]"), first_of(Prompt::Empty));
+        assert_eq!(read(r#"["a","b"]"#), first_of(Prompt::Text("a".to_owned())));
+        assert_eq!(read(r#"["\ud83d","b"]"#), first_of(Prompt::NotText));
+        assert_eq!(read("[[1,2]]"), Ok(Prompt::Tokens(vec![1, 2])));
+        assert_eq!(read(r#"["a"]"#), Ok(Prompt::Text("a".to_owned())));
         assert_eq!(read("[]"), Ok(Prompt::Empty));
-        assert_eq!(read("\"\""), Ok(Prompt::Empty));
+        assert_eq!(read(r#""""#), Ok(Prompt::Empty));
+    }
+
+    #[test]
+    fn text_is_unescaped_and_what_is_none_is_told() {
+        for (json, expected) in [
+            (r#""a\u0000\n\ud83d\ude00""#, Prompt::Text("a\0\n\u{1f600}".to_owned())),
+            (r#""é 日本語""#, Prompt::Text("é 日本語".to_owned())),
+            (r#""\ud83d""#, Prompt::NotText),
+            (r#""\ude00\ud83d""#, Prompt::NotText),
+        ] {
+            assert_eq!(read(json), Ok(expected), "{json}");
+        }
+        let mut reader = Reader::new(b"\"\xff\"");
+        assert_eq!(Prompt::read(&mut reader), Ok(Prompt::NotText));
+        assert_eq!(read("\"a\u{0}\""), Err(Malformed));
     }
 }

@@ -89,13 +89,13 @@ pub fn decide(question: &Question) -> Decision {
         return Decision::no_hint(Detail::Miss);
     }
     let detail = match prefix_match::find(question) {
-        Ok(ranked) => return Decision { reason: ReasonCode::PrefixMatch, detail: Detail::None, ranked },
+        Ok(ranked) => return Decision { reason: ReasonCode::PrefixMatch, detail: question.remark(), ranked },
         Err(detail) => detail,
     };
     if detail == Detail::Miss {
         match tenant_hot::find(question) {
             Some(ranked) if question.wants_tenant_hot() => {
-                return Decision { reason: ReasonCode::TenantHot, detail: Detail::None, ranked };
+                return Decision { reason: ReasonCode::TenantHot, detail: question.remark(), ranked };
             }
             Some(_) => {}
             None => {
@@ -123,6 +123,11 @@ impl Question<'_> {
     /// Whether the request asks for a single key.
     pub fn is_exact(&self) -> bool {
         matches!(self.prompt.chain, RequestChain::Exact { .. })
+    }
+
+    /// What there is to say of a prompt that has been matched.
+    fn remark(&self) -> Detail {
+        if self.prompt.first_of_several { Detail::FirstOfSeveral } else { Detail::None }
     }
 
     fn wants_tenant_hot(&self) -> bool {

@@ -1,4 +1,5 @@
-//! Why a request went where it went: the contract's reason codes, and the detail behind `NO_HINT` and `AFFINITY_HINT`.
+//! Why a request went where it went: the contract's reason codes, and the detail behind them, which mostly is one behind
+//! `NO_HINT` and `AFFINITY_HINT`.
 
 /// The contract's `reason_code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,6 +103,8 @@ pub enum Detail {
     BelowRoutingFloor,
     /// The replicas that hold the prompt have no address.
     NoAddress,
+    /// The request has several prompts, and the first one decided. Of a code that says it all otherwise.
+    FirstOfSeveral,
 }
 
 // === impl ReasonCode ===
@@ -145,7 +148,7 @@ impl ReasonCode {
 
 impl Detail {
     /// Every detail, in the order of the README's table.
-    pub const ALL: [Detail; 38] = [
+    pub const ALL: [Detail; 39] = [
         Detail::None,
         Detail::NotConfigured,
         Detail::NotPost,
@@ -184,6 +187,7 @@ impl Detail {
         Detail::BelowMatchedTokens,
         Detail::BelowRoutingFloor,
         Detail::NoAddress,
+        Detail::FirstOfSeveral,
     ];
 
     /// The value of the `x-inferencecache-detail` header and of the metric label; empty for [`Detail::None`].
@@ -227,6 +231,7 @@ impl Detail {
             Detail::BelowMatchedTokens => "below_matched_tokens",
             Detail::BelowRoutingFloor => "below_routing_floor",
             Detail::NoAddress => "no_address",
+            Detail::FirstOfSeveral => "first_of_several",
         }
     }
 }

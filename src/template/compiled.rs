@@ -131,6 +131,12 @@ impl ChatTemplate {
         })
     }
 
+    /// What it was compiled from.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// The form in which the template takes content, as vLLM detects it.
     #[must_use]
     pub fn content_format(&self) -> ContentFormat {

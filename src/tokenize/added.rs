@@ -57,6 +57,8 @@ pub(super) struct Match {
     pub(super) special: bool,
     /// Start of the token, blanks that it took included.
     pub(super) start: usize,
+    /// Start of the token itself.
+    pub(super) at: usize,
     /// The text cut before this token encodes to the same ids as both parts do for themselves.
     pub(super) exact_cut: bool,
 }
@@ -119,6 +121,26 @@ impl<'a> Trie<'a> {
     /// The parts of a text.
     pub(super) fn pieces(self, text: &'a str) -> Pieces<'a> {
         Pieces { trie: self, text, at: 0, given: 0, pending: None, single_word_end: None, blanks: 0..0 }
+    }
+
+    /// Where it begins to matter what follows a text: whether a token is found before this position is known, what it is
+    /// from there on is not. A search takes at most the square of the longest token.
+    pub(super) fn open_from(self, text: &str) -> usize {
+        let bytes = text.as_bytes();
+        let first = bytes.len().saturating_sub(MAX_ADDED_BYTES);
+        let reaches_end = |at: &usize| bytes.get(*at..).is_some_and(|rest| self.is_begun_by(rest));
+        (first..bytes.len()).find(reaches_end).unwrap_or(bytes.len())
+    }
+
+    /// Whether a token begins with all of `bytes`, or is them.
+    fn is_begun_by(&self, bytes: &[u8]) -> bool {
+        let mut node = 0;
+        bytes.iter().all(|byte| {
+            let edges = children(self.nodes, self.edges, node);
+            let edge = edges.binary_search_by_key(byte, |[.., byte]| *byte).ok().and_then(|edge| edges.get(edge));
+            node = edge.map_or(0, |edge| u32::from_le_bytes(*edge) & 0x00ff_ffff) as usize;
+            edge.is_some()
+        })
     }
 
     /// The longest token that `bytes` begins with: its length and index.
@@ -188,7 +210,7 @@ impl Iterator for Pieces<'_> {
             }
             let start = if found.flags & LSTRIP != 0 { self.blanks_before(found.start) } else { found.start };
             let end = if found.flags & RSTRIP != 0 { self.blanks_after(found.end) } else { found.end };
-            let token = Match { id: found.id, special: found.flags & SPECIAL != 0, start, exact_cut };
+            let token = Match { id: found.id, special: found.flags & SPECIAL != 0, start, at: found.start, exact_cut };
             let text = self.given..start;
             self.given = end;
             if text.start < text.end {

@@ -71,10 +71,15 @@ impl Artifact {
     /// Takes the bytes over, if they are an artifact.
     pub(super) fn load(bytes: Vec<u8>) -> Result<Artifact, ArtifactError> {
         check_header(&bytes)?;
-        let digest = number(&bytes, 32);
-        if xxh3_128(bytes.get(DIGESTED_FROM..).unwrap_or_default()) != digest {
+        if xxh3_128(bytes.get(DIGESTED_FROM..).unwrap_or_default()) != number(&bytes, 32) {
             return Err(ArtifactError::Digest);
         }
+        Artifact::load_checked(bytes)
+    }
+
+    /// The same without the digest, which was taken of these bytes as somebody else has checked.
+    pub(super) fn load_checked(bytes: Vec<u8>) -> Result<Artifact, ArtifactError> {
+        check_header(&bytes)?;
         let parameters = parameters(&bytes).map_err(|BadParameter| ArtifactError::Parameters)?;
         let sections = sections(&bytes)?;
         let part = |section: Section| section_of(&bytes, &sections, section);
@@ -85,16 +90,16 @@ impl Artifact {
             normalized_first: first(Section::NormalizedNodes, Section::NormalizedEdges),
             parameters,
             steps,
-            digest: TokenizerDigest(digest),
+            digest: TokenizerDigest(number(&bytes, 32)),
             source: SourceDigest(number(&bytes, 16)),
             sections,
             bytes,
         })
     }
 
-    /// Bytes held.
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len()
+    /// Bytes of memory held.
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
     }
 
     /// The lookups of the model.

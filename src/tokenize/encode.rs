@@ -1,13 +1,14 @@
 //! A text to ids, step by step as the reference does it: added tokens, normalizer, added tokens again, words, symbols.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::Limits;
 use super::added::Piece;
 use super::artifact::Artifact;
 use super::format::{Parameters, PreTokenizer, Prepend, Section, Words};
-use super::normalize::normalized;
-use super::split::Splitter;
+use super::normalize::{normalized, normalized_beginning};
+use super::split::{Splitter, last_boundary};
 use super::tables::{Tables, word};
 use super::words::{Symbols, WordEncoder};
 
@@ -83,6 +84,67 @@ impl<'a> Encoding<'a> {
         Ok(())
     }
 
+    /// Appends the ids of as much of a part as is certain whatever follows it. `at_start`: it is the beginning.
+    pub(super) fn open_part(&mut self, text: &str, at_start: bool) -> Result<(), Stopped> {
+        let trie = self.artifact.raw_added();
+        let open = trie.open_from(text);
+        let mut pieces = trie.pieces(text).peekable();
+        while let Some(piece) = pieces.next() {
+            match piece {
+                Piece::Token(token) if token.at < open => self.extend([token.id])?,
+                Piece::Token(_) => break,
+                Piece::Text(range) => {
+                    let at_start = at_start && range.start == 0;
+                    let is_closed = matches!(pieces.peek(), Some(Piece::Token(token)) if token.at < open);
+                    if is_closed {
+                        self.segment(text.get(range).unwrap_or_default(), at_start)?;
+                        continue;
+                    }
+                    return self.open_segment(up_to(open, text, range), at_start);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Text behind the last added token that is matched before normalizing.
+    fn open_segment(&mut self, text: &str, at_start: bool) -> Result<(), Stopped> {
+        let text = normalized_beginning(&self.artifact.steps, text);
+        let trie = self.artifact.normalized_added();
+        let open = trie.open_from(&text);
+        let mut pieces = trie.pieces(&text).peekable();
+        while let Some(piece) = pieces.next() {
+            match piece {
+                Piece::Token(token) if token.at < open => self.extend([token.id])?,
+                Piece::Token(_) => break,
+                Piece::Text(range) => {
+                    let at_start = at_start && range.start == 0;
+                    let is_closed = matches!(pieces.peek(), Some(Piece::Token(token)) if token.at < open);
+                    if is_closed {
+                        self.plain(text.get(range).unwrap_or_default(), at_start)?;
+                        continue;
+                    }
+                    return self.open_plain(up_to(open, &text, range), at_start);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The words of a text of which something may follow.
+    fn open_plain(&mut self, text: &str, at_start: bool) -> Result<(), Stopped> {
+        match self.parameters.pre_tokenizer {
+            PreTokenizer::ByteLevel { grammar, .. } => match last_boundary(grammar, text) {
+                Some(end) => self.plain(text.get(..end).unwrap_or_default(), at_start),
+                None => Ok(()),
+            },
+            PreTokenizer::Characters { mark, metaspace, words } => {
+                let text = metaspace.map_or(Cow::Borrowed(text), |prepend| metaspaced(mark, prepend, text, at_start));
+                self.marked(mark, words, &text, false)
+            }
+        }
+    }
+
     /// Text between added tokens that are matched before normalizing.
     fn segment(&mut self, text: &str, at_start: bool) -> Result<(), Stopped> {
         let text = normalized(&self.artifact.steps, text);
@@ -115,13 +177,13 @@ impl<'a> Encoding<'a> {
                     None => Cow::Borrowed(text),
                     Some(prepend) => metaspaced(mark, prepend, text, at_start),
                 };
-                self.marked(mark, words, &text)
+                self.marked(mark, words, &text, true)
             }
         }
     }
 
-    /// Text whose words begin with marks.
-    fn marked(&mut self, mark: char, rule: Words, text: &str) -> Result<(), Stopped> {
+    /// Text whose words begin with marks. Unless it is `whole`, its last word may go on.
+    fn marked(&mut self, mark: char, rule: Words, text: &str, whole: bool) -> Result<(), Stopped> {
         let mut rest = text;
         while !rest.is_empty() {
             let end = match rule {
@@ -130,6 +192,9 @@ impl<'a> Encoding<'a> {
                 Words::BeforeRuns => self.next_run(mark, rest),
             };
             let (text, after) = rest.split_at_checked(end).unwrap_or((rest, ""));
+            if after.is_empty() && !whole {
+                return Ok(());
+            }
             rest = after;
             let (left, ids) = (&mut self.symbols_left, &mut self.ids);
             self.words.encode(&self.tables, self.parameters, Symbols::Characters, text, left, ids)?;
@@ -152,6 +217,11 @@ impl<'a> Encoding<'a> {
         }
         text.len()
     }
+}
+
+/// The part of a text before `open`, without the blanks that an added token may take which begins there.
+fn up_to(open: usize, text: &str, range: Range<usize>) -> &str {
+    text.get(range.start..range.end.min(open)).unwrap_or_default().trim_end()
 }
 
 /// The position of the next mark behind the first character.

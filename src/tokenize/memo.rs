@@ -24,6 +24,7 @@ const LARGEST_SHARE: usize = 4;
 pub(super) struct Memo {
     young: Generation,
     old: Generation,
+    max_bytes: usize,
     generation_bytes: usize,
 }
 
@@ -45,7 +46,13 @@ struct Generation {
 impl Memo {
     /// A memo of at most `max_bytes`; of 0 bytes it remembers nothing.
     pub(super) fn new(max_bytes: usize) -> Memo {
-        Memo { young: Generation::default(), old: Generation::default(), generation_bytes: max_bytes / 2 }
+        let (young, old) = (Generation::default(), Generation::default());
+        Memo { young, old, max_bytes, generation_bytes: max_bytes / 2 }
+    }
+
+    /// The bound.
+    pub(super) fn max_bytes(&self) -> usize {
+        self.max_bytes
     }
 
     /// The key of a unit, or `None` if units of its length are not remembered.

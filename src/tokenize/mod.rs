@@ -92,6 +92,24 @@ pub enum Specials {
     Around,
 }
 
+/// A text, and whether that is all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent<'t> {
+    /// All of it.
+    Whole(&'t str),
+    /// Its beginning: something follows that is not known.
+    Beginning(&'t str),
+}
+
+/// Ids that a text begins with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encoded {
+    /// The ids.
+    pub ids: Vec<u32>,
+    /// Whether they are all of them.
+    pub complete: bool,
+}
+
 /// A text was over a limit, so there are no ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverLimit {
@@ -125,10 +143,19 @@ impl Tokenizer {
         Artifact::load(artifact).map(|artifact| Tokenizer { artifact })
     }
 
+    /// As [`Tokenizer::load`], of an artifact whose bytes are known to be undamaged: they are not hashed, which is nearly
+    /// all the time that loading takes.
+    ///
+    /// # Errors
+    /// When the bytes are not an artifact of this version.
+    pub fn load_checked(artifact: Vec<u8>) -> Result<Tokenizer, ArtifactError> {
+        Artifact::load_checked(artifact).map(|artifact| Tokenizer { artifact })
+    }
+
     /// The ids of a text.
     ///
     /// # Errors
-    /// When the text is over a limit. It is never cut: see [`Tokenizer::exact_prefix`].
+    /// When the text is over a limit. It is never cut: see [`Tokenizer::encode_leading`].
     pub fn encode(
         &self,
         text: &str,
@@ -150,19 +177,35 @@ impl Tokenizer {
         }
     }
 
-    /// The longest prefix of at most `max_bytes` that is known to encode to a prefix of the text's ids: the whole text,
-    /// or up to the start of an added token that is matched before normalizing and takes no blanks before it.
+    /// The ids of a text, or those that it certainly begins with: of a text that is over a limit as many as the limits
+    /// allow, and of a text that goes on those that do not depend on how. Ids that could be others are left out.
     ///
-    /// `None` if there is no such prefix but the empty one.
-    pub fn exact_prefix<'t>(&self, text: &'t str, max_bytes: usize) -> Option<&'t str> {
-        if text.len() <= max_bytes {
-            return Some(text);
-        }
-        // What follows a token by one character can decide whether it counts.
-        let longest = self.artifact.parameters.longest_added as usize;
-        let seen = text.get(..text.floor_char_boundary(max_bytes.saturating_add(longest).saturating_add(4)))?;
-        let cuts = self.cuts(seen, false).take_while(|cut| *cut <= max_bytes);
-        cuts.last().and_then(|cut| text.get(..cut))
+    /// It takes no more work than the limits allow, whatever the length of the text.
+    pub fn encode_leading(
+        &self,
+        text: Extent<'_>,
+        specials: Specials,
+        limits: &Limits,
+        workspace: &mut Workspace,
+    ) -> Encoded {
+        let allowed = limits.max_bytes.min(MAX_TEXT_BYTES);
+        let text = match text {
+            Extent::Whole(text) | Extent::Beginning(text) if text.len() > allowed => {
+                Extent::Beginning(text.get(..text.floor_char_boundary(allowed)).unwrap_or_default())
+            }
+            text => text,
+        };
+        workspace.is_used_by(self.digest());
+        let Workspace { splitter, words, memo, .. } = workspace;
+        let mut encoding = Encoding::new(&self.artifact, splitter, words, limits);
+        let (stopped, is_whole) = match text {
+            Extent::Whole(text) => (self.encode_around(text, specials, &mut encoding, memo).is_err(), true),
+            Extent::Beginning(text) => (self.encode_beginning(text, specials, &mut encoding, memo).is_err(), false),
+        };
+        // A limit stops between two words: the ids so far stand.
+        let mut ids = encoding.into_ids();
+        ids.truncate(limits.max_tokens);
+        Encoded { ids, complete: is_whole && !stopped }
     }
 
     /// Identity of the tokenizer: equal digests, equal ids.
@@ -175,9 +218,24 @@ impl Tokenizer {
         self.artifact.source
     }
 
-    /// Length of the artifact, which is nearly all the memory that the tokenizer takes.
+    /// Memory of the artifact, which is nearly all that the tokenizer takes.
     pub fn artifact_bytes(&self) -> usize {
-        self.artifact.len()
+        self.artifact.capacity()
+    }
+
+    fn encode_beginning(
+        &self,
+        text: &str,
+        specials: Specials,
+        encoding: &mut Encoding<'_>,
+        memo: &mut Memo,
+    ) -> Result<(), Stopped> {
+        let open = self.artifact.raw_added().open_from(text);
+        let cut = self.cuts(text).take_while(|cut| *cut < open).last().unwrap_or(0);
+        let (known, rest) = text.split_at_checked(cut).unwrap_or((text, ""));
+        let specials = if specials == Specials::None { specials } else { Specials::Before };
+        self.encode_around(known, specials, encoding, memo)?;
+        encoding.open_part(rest, cut == 0)
     }
 
     fn encode_around(
@@ -191,7 +249,7 @@ impl Tokenizer {
             encoding.extend(self.ids_of(Section::Prefix))?;
         }
         let mut start = 0;
-        for end in self.cuts(text, true).chain([text.len()]) {
+        for end in self.cuts(text).chain([text.len()]) {
             self.encode_unit(text.get(start..end).unwrap_or_default(), start == 0, encoding, memo)?;
             start = end;
         }
@@ -220,12 +278,10 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Where the text can be cut exactly, but for its start: before added tokens, or only before special ones.
-    fn cuts<'t>(&'t self, text: &'t str, special_only: bool) -> impl Iterator<Item = usize> + 't {
-        self.artifact.raw_added().pieces(text).filter_map(move |piece| match piece {
-            Piece::Token(token) if token.exact_cut && token.start > 0 && (token.special || !special_only) => {
-                Some(token.start)
-            }
+    /// Where the text can be cut exactly: before special tokens, but for one at its start.
+    fn cuts<'t>(&'t self, text: &'t str) -> impl Iterator<Item = usize> + 't {
+        self.artifact.raw_added().pieces(text).filter_map(|piece| match piece {
+            Piece::Token(token) if token.exact_cut && token.start > 0 && token.special => Some(token.start),
             _ => None,
         })
     }
@@ -246,6 +302,14 @@ impl Workspace {
             words: WordEncoder::default(),
             words_of: None,
             memo: Memo::new(memo_bytes),
+        }
+    }
+
+    /// Remembers up to `memo_bytes` bytes' worth from now on. Where that is another bound, what was remembered is
+    /// forgotten.
+    pub fn set_memo_bytes(&mut self, memo_bytes: usize) {
+        if self.memo.max_bytes() != memo_bytes {
+            self.memo = Memo::new(memo_bytes);
         }
     }
 

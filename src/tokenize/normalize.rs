@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use unicode_normalization::char::canonical_combining_class;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 /// Steps at most.
@@ -40,12 +41,41 @@ pub(super) enum StepsRefused {
 
 /// The text after all steps.
 pub(super) fn normalized<'a>(steps: &[Step], text: &'a str) -> Cow<'a, str> {
-    steps.iter().fold(Cow::Borrowed(text), |text, step| match step {
+    steps.iter().fold(Cow::Borrowed(text), |text, step| apply(step, text))
+}
+
+fn apply<'a>(step: &Step, text: Cow<'a, str>) -> Cow<'a, str> {
+    match step {
         Step::Nfc => nfc(text),
         Step::Replace { pattern, content } if text.contains(pattern.as_str()) => text.replace(pattern, content).into(),
         Step::Prepend(prefix) if !text.is_empty() => format!("{prefix}{text}").into(),
         Step::Replace { .. } | Step::Prepend(_) => text,
+    }
+}
+
+/// The beginning of the text after all steps that stays the same whatever follows `text`; nothing if a step may replace
+/// what only begins in it.
+pub(super) fn normalized_beginning<'a>(steps: &[Step], text: &'a str) -> Cow<'a, str> {
+    let is_local = |step: &Step| !matches!(step, Step::Replace { pattern, .. } if pattern.chars().count() > 1);
+    if !steps.iter().all(is_local) {
+        return Cow::Borrowed("");
+    }
+    steps.iter().fold(Cow::Borrowed(text), |text, step| {
+        let text = apply(step, text);
+        if *step == Step::Nfc { without_open_character(text) } else { text }
     })
+}
+
+/// What follows can still compose with the last character that is no mark, and with the marks behind it.
+fn without_open_character(text: Cow<'_, str>) -> Cow<'_, str> {
+    let end = text.rfind(|character| canonical_combining_class(character) == 0).unwrap_or(0);
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.get(..end).unwrap_or_default()),
+        Cow::Owned(mut text) => {
+            text.truncate(end);
+            Cow::Owned(text)
+        }
+    }
 }
 
 fn nfc(text: Cow<'_, str>) -> Cow<'_, str> {

@@ -37,6 +37,9 @@ fn chat(random: &mut Random, pieces: usize) -> String {
     (0..pieces).map(|_| random.of(&PIECES)).collect()
 }
 
+/// Ends that make something else of what stands before them.
+const ENDS: [&str; 12] = ["", "a", " ", "\n", "\u{301}", "\u{1161}\u{11a8}", ">", "<one>", "ne>", "'s", "1", "\u{338}"];
+
 #[test]
 fn limits_refuse_and_never_cut() {
     let tokenizer = tokenizer(CL100K);
@@ -58,36 +61,73 @@ fn limits_refuse_and_never_cut() {
     );
 }
 
+/// Text of which the ids must not change, whatever follows it.
+fn beginning(tokenizer: &Tokenizer, text: &str, limits: &Limits) -> Vec<u32> {
+    let encoded = tokenizer.encode_leading(Extent::Beginning(text), Specials::None, limits, &mut Workspace::new(0));
+    assert!(!encoded.complete);
+    encoded.ids
+}
+
 #[test]
-fn an_exact_prefix_encodes_to_a_prefix_of_the_ids() {
+fn leading_ids_are_those_of_the_text_whatever_follows() {
     let mut random = Random(11);
-    for json in [CL100K, MISTRAL, GEMMA, FIRST] {
+    for json in [CL100K, QWEN35, GPT2, MISTRAL, GEMMA, FIRST] {
         let tokenizer = tokenizer(json);
-        let mut cuts = 0;
-        for _ in 0..300 {
-            let text = chat(&mut random, 12);
-            let max_bytes = random.below(text.len() + 1);
-            if let Some(prefix) = tokenizer.exact_prefix(&text, max_bytes) {
-                assert!(prefix.len() <= max_bytes && text.starts_with(prefix));
-                assert!(ids(&tokenizer, &text).starts_with(&ids(&tokenizer, prefix)), "{text:?} at {}", prefix.len());
-                cuts += usize::from(prefix.len() < text.len());
-            }
+        let (mut given, mut of) = (0, 0);
+        for _ in 0..400 {
+            let text = chat(&mut random, 16) + random.of(&ENDS);
+            let end = text.floor_char_boundary(random.below(text.len() + 1));
+            let all = ids(&tokenizer, &text);
+            let leading = beginning(&tokenizer, &text[..end], &Limits::default());
+            assert!(all.starts_with(&leading), "{text:?} at {end}: {leading:?} of {all:?}");
+            let limits = Limits { max_bytes: end, ..Limits::default() };
+            let cut = tokenizer.encode_leading(Extent::Whole(&text), Specials::None, &limits, &mut Workspace::new(0));
+            assert_eq!(
+                (cut.ids.len(), cut.complete),
+                if end == text.len() { (all.len(), true) } else { (leading.len(), false) }
+            );
+            given += leading.len();
+            of += ids(&tokenizer, &text[..end]).len();
         }
-        assert!(cuts > 100, "{cuts} cuts");
+        assert!(given * 2 > of, "{given} ids of {of}");
     }
 }
 
 #[test]
-fn there_is_no_exact_prefix_without_a_token_to_cut_at() {
+fn over_a_limit_ids_end_between_two_words() {
+    let mut random = Random(12);
+    for json in [CL100K, GPT2, MISTRAL, GEMMA, FIRST] {
+        let tokenizer = tokenizer(json);
+        for _ in 0..200 {
+            let text = chat(&mut random, 16);
+            let all = ids(&tokenizer, &text);
+            let leading = |limits: &Limits| {
+                tokenizer.encode_leading(Extent::Whole(&text), Specials::None, limits, &mut Workspace::new(0))
+            };
+            let max_tokens = random.below(all.len() + 2);
+            let counted = leading(&Limits { max_tokens, ..Limits::default() });
+            assert_eq!(counted.ids, all[..max_tokens.min(all.len())]);
+            assert_eq!(counted.complete, max_tokens >= all.len());
+            let merged = leading(&Limits { max_symbols: random.below(60), ..Limits::default() });
+            assert!(all.starts_with(&merged.ids), "{text:?}");
+            assert_eq!(merged.complete, merged.ids.len() == all.len());
+        }
+    }
+}
+
+#[test]
+fn what_may_go_on_is_left_out() {
     let tokenizer = tokenizer(CL100K);
-    assert_eq!(tokenizer.exact_prefix("no token in here", 5), None);
-    assert_eq!(tokenizer.exact_prefix("blanks <left> belong to it", 20), None);
-    assert_eq!(tokenizer.exact_prefix("ab<one>cd<one>ef", 12), Some("ab<one>cd"));
-    assert_eq!(tokenizer.exact_prefix("ab<one>cd<one>ef", 9), Some("ab<one>cd"));
-    assert_eq!(tokenizer.exact_prefix("ab<one>cd<one>ef", 8), Some("ab"));
-    assert_eq!(tokenizer.exact_prefix("short", 5), Some("short"));
-    // At the limit stands <one><two>, not <one>.
-    assert_eq!(tokenizer.exact_prefix("ab<one><two>cd", 7), Some("ab"));
+    let leading = |text: &str| beginning(&tokenizer, text, &Limits::default());
+    let same = |text: &str, known: &str| assert_eq!(leading(text), ids(&tokenizer, known), "{text:?}");
+    same("ab", "");
+    same("no token in here", "no token in");
+    same("ab<one>cd<one>ef", "ab<one>cd<one>");
+    // May be <one> or not.
+    same("ab<one>cd<on", "ab<one>");
+    same("ab<one>cd ef gh<one", "ab<one>cd ef");
+    // Takes the blanks before it.
+    same("ab<one>cd <left", "ab<one>");
 }
 
 #[test]
@@ -170,7 +210,7 @@ fn forged_artifacts_do_no_harm() {
                 loaded += 1;
                 let limits = Limits { max_tokens: 100_000, ..Limits::default() };
                 let _ = tokenizer.encode(&text, Specials::Around, &limits, &mut Workspace::new(1_000));
-                let _ = tokenizer.exact_prefix(&text, 100);
+                let _ = beginning(&tokenizer, &text, &Limits { max_bytes: 100, ..Limits::default() });
             }
         }
         assert!(loaded > 100, "{loaded} loaded");

@@ -331,6 +331,7 @@ fn prompt(request: &Request) -> PromptInput {
             (true, false) => PromptSource::Text(TextPrompt::User(text)),
             (true, true) => PromptSource::Absent,
         },
+        ..PromptInput::default()
     }
 }
 

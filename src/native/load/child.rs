@@ -8,6 +8,9 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child as Process, Command};
 
+/// What a program that yields, or a thread, adds to its nice value.
+pub const YIELDING: i32 = 10;
+
 /// Lines of a program's output that an error message repeats.
 const LINES_SHOWN: usize = 15;
 
@@ -19,6 +22,7 @@ pub struct Child {
     arguments: Vec<String>,
     log: PathBuf,
     process: Option<Process>,
+    yields: bool,
 }
 
 // === impl Child ===
@@ -28,7 +32,13 @@ impl Child {
     pub fn new(name: impl Into<String>, program: &Path, arguments: Vec<String>, folder: &Path) -> Child {
         let name = name.into();
         let log = folder.join(format!("{name}.log"));
-        Child { name, program: program.to_path_buf(), arguments, log, process: None }
+        Child { name, program: program.to_path_buf(), arguments, log, process: None, yields: false }
+    }
+
+    /// The same, giving way to what runs at the usual priority.
+    #[must_use]
+    pub fn yielding(self) -> Child {
+        Child { yields: true, ..self }
     }
 
     /// The name, as in the log file's.
@@ -61,7 +71,15 @@ impl Child {
     pub fn start(&mut self) -> io::Result<()> {
         if self.has_exited() {
             let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
-            let process = Command::new(&self.program)
+            let mut command = match self.yields {
+                true => Command::new("nice"),
+                false => Command::new(&self.program),
+            };
+            if self.yields {
+                // It becomes the program: the process id is the program's.
+                command.args(["-n", &YIELDING.to_string()]).arg(&self.program);
+            }
+            let process = command
                 .args(&self.arguments)
                 .stdin(Stdio::null())
                 .stdout(log.try_clone()?)

@@ -104,6 +104,11 @@ fn window_end(grammar: Grammar, text: &str) -> usize {
     last.or_else(|| (WINDOW..bytes.len()).find(|at| is_boundary(grammar, bytes, *at))).unwrap_or(bytes.len())
 }
 
+/// The last position where a word ends whatever follows the text.
+pub(super) fn last_boundary(grammar: Grammar, text: &str) -> Option<usize> {
+    (1..text.len()).rev().find(|at| is_boundary(grammar, text.as_bytes(), *at))
+}
+
 /// Whether a word ends at `at` whatever else the text holds: between an ASCII letter and a blank before another, and,
 /// but for GPT-2, between a newline and an ASCII letter.
 fn is_boundary(grammar: Grammar, bytes: &[u8], at: usize) -> bool {

@@ -56,6 +56,7 @@ pub fn lookup_request(request: LookupRouteRequest, block_size: BlockSize) -> Loo
         prefix_token_count: request.prefix_token_count,
         chain: wire_chain(&request.block_hashes, &request.block_token_counts),
         source,
+        ..PromptInput::default()
     };
     LookupRequest { scope, prompt, block_size, slo_ttft_ms }
 }

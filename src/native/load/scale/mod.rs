@@ -10,6 +10,9 @@
 //! | `late` | a VM that starts at full size: how long until it answers from the whole index |
 //! | `memory` | what Envoy takes, by pairs and workers |
 //!
+//! Clients, replicas and hub [give way](yield_to_envoy) to Envoy: they stand in for other machines, and where they take the
+//! cores that Envoy wants, waiting for those is measured and not what Envoy does.
+//!
 //! The replicas are this process's [pool], over ZeroMQ; the rest is the stack that operators run. A part that does not
 //! come to its end is an error; a figure that misses its limit is a verdict, and the bench goes on.
 
@@ -33,6 +36,7 @@ pub use options::{Part, ScaleOptions};
 use site::{Site, SiteOptions};
 use verdict::Verdicts;
 
+use super::child::YIELDING;
 use super::client::RequestFailed;
 use super::stack::StackError;
 
@@ -48,6 +52,12 @@ pub enum ScaleError {
     Request(RequestFailed),
     /// Something else; says what.
     Failed(String),
+}
+
+/// Makes the thread that calls give way to Envoy, if it may.
+pub fn yield_to_envoy() {
+    // Without it the figures are worse.
+    let _ = rustix::process::nice(YIELDING);
 }
 
 /// Runs the bench and prints its report; whether every figure was met.

@@ -24,6 +24,8 @@
 //! into their neighbours. Refused is what cannot be told from the body: changes of the tools on the way; calls without an id;
 //! results of tools that an assistant gives, other than a text.
 
+use std::sync::OnceLock;
+
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
@@ -34,6 +36,13 @@ use super::{ChatTemplate, InvalidChat, LocalTime, tools};
 
 /// The efforts that a client can ask for.
 const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+
+/// What has been found out about a template, as vLLM does once when it starts.
+#[derive(Debug, Default)]
+pub(super) struct Trials {
+    effort_of_disabled_thinking: OnceLock<&'static str>,
+    merges_system: OnceLock<bool>,
+}
 
 /// What a message's blocks come to.
 #[derive(Default)]
@@ -57,7 +66,7 @@ impl Chat {
         let body = object(body)?;
         let given = list(&body, "messages")?.ok_or_else(|| invalid("messages", "a list"))?;
         let mut system = system(&body)?;
-        let (mut messages, mut merges) = (Vec::new(), None);
+        let mut messages = Vec::new();
         for (index, message) in given.iter().enumerate() {
             if field(message, "role").is_none_or(|role| role.as_str() != Some("system")) {
                 push(&mut messages, message, index)?;
@@ -67,11 +76,7 @@ impl Chat {
             if text.is_empty() {
                 continue;
             }
-            let merges = match merges {
-                Some(merges) => merges,
-                None => *merges.insert(merges_system(template)?),
-            };
-            if merges {
+            if merges_system(template)? {
                 system.push_str(&text);
             } else {
                 messages.push(of_system(&text));
@@ -112,19 +117,28 @@ fn effort(body: &Value, template: &ChatTemplate) -> Result<Option<String>, Inval
 
 /// `none`, where the template knows what that is; `low` where it refuses it or takes it for another.
 fn effort_of_disabled_thinking(template: &ChatTemplate) -> Result<&'static str, InvalidChat> {
+    let known = &template.trials.effort_of_disabled_thinking;
+    if let Some(effort) = known.get() {
+        return Ok(effort);
+    }
+    let effort = if knows_no_effort(template)? { "none" } else { "low" };
+    Ok(known.get_or_init(|| effort))
+}
+
+fn knows_no_effort(template: &ChatTemplate) -> Result<bool, InvalidChat> {
     let prompt = |effort: &str| {
         let message = Value::from_pairs([("role", "user"), ("content", "Hi")]);
         let draft = Draft { reasoning_effort: Some(effort.to_owned()), ..Draft::new(vec![message]) };
         let clock = LocalTime { unix_seconds: 0, utc_offset_seconds: 0 };
         Ok(template.render(&draft.into_chat(template)?, clock).ok().map(|prompt| prompt.text))
     };
-    let Some(none) = prompt("none")? else { return Ok("low") };
+    let Some(none) = prompt("none")? else { return Ok(false) };
     for effort in EFFORTS {
         if prompt(effort)?.is_some_and(|prompt| prompt == none) {
-            return Ok("low");
+            return Ok(false);
         }
     }
-    Ok("none")
+    Ok(true)
 }
 
 /// The text of the body's `system`.
@@ -152,10 +166,14 @@ fn of_system(text: &str) -> Value {
 /// Whether messages of the system among the others become part of the first one: if the template refuses them there, as
 /// vLLM tries it.
 fn merges_system(template: &ChatTemplate) -> Result<bool, InvalidChat> {
+    let known = &template.trials.merges_system;
+    if let Some(merges) = known.get() {
+        return Ok(*merges);
+    }
     let message = |role| Value::from_pairs([("role", role), ("content", "t")]);
     let messages = ["system", "user", "system", "user"].into_iter().map(message).collect();
     let renders = template.renders_bare(messages).map_err(|_| invalid("messages", "without those of the system"))?;
-    Ok(!renders)
+    Ok(*known.get_or_init(|| !renders))
 }
 
 /// The texts of a list of blocks of which none is anything else.

@@ -5,6 +5,7 @@ use std::io;
 use minijinja::machinery::parse;
 use minijinja::{Environment, Value};
 
+use super::anthropic::Trials;
 use super::continuation::Continuation;
 use super::environment::{environment, syntax};
 use super::operands::with_filters;
@@ -41,6 +42,7 @@ pub struct ChatTemplate {
     limits: Limits,
     content_format: ContentFormat,
     marks_generation: bool,
+    pub(super) trials: Trials,
 }
 
 /// What a conversation comes to.
@@ -118,7 +120,15 @@ impl ChatTemplate {
         environment.set_syntax(syntax);
         environment.add_template_owned(NAME, prepared)?;
         let special = special.named.iter().map(|(name, token)| (name.clone(), Value::from(token.as_str()))).collect();
-        Ok(ChatTemplate { environment, source: source.to_owned(), special, limits, content_format, marks_generation })
+        Ok(ChatTemplate {
+            environment,
+            source: source.to_owned(),
+            special,
+            limits,
+            content_format,
+            marks_generation,
+            trials: Trials::default(),
+        })
     }
 
     /// What it was compiled from.

@@ -71,17 +71,22 @@ fn texts() -> Vec<String> {
 pub fn texts_without_words_end() {
     let (limits, memo_bytes) = limits();
     let texts = texts();
-    for tokenizer in TOKENIZERS {
+    for (number, tokenizer) in TOKENIZERS.iter().enumerate() {
         let model = model(tokenizer, TEMPLATE);
         let mut workspace = Workspace::new(memo_bytes);
         for text in &texts {
             let start: String = text.chars().take(40).collect();
-            for prompt in [plain(text), TextPrompt::User(text.clone()), chat(body_of(text))] {
+            let mut prompts = vec![plain(text)];
+            if number == 0 {
+                prompts.extend([TextPrompt::User(text.clone()), chat(body_of(text))]);
+            }
+            for prompt in prompts {
                 let found = model.tokenize(&prompt, CLOCK, &limits, &mut workspace);
                 within(&limits, found.as_ref(), &start);
-                // More than the limits allow is never made complete, and a second time gives the same.
-                assert!(found.as_ref().map_or(true, |found| !found.complete), "{start:?}");
-                assert_eq!(model.tokenize(&prompt, CLOCK, &limits, &mut workspace), found, "{start:?}");
+                assert!(
+                    found.is_err() || !found.unwrap().complete,
+                    "more than the limits allow is complete: {start:?}"
+                );
             }
             assert!(workspace.memo_bytes() <= memo_bytes);
         }

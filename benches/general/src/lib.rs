@@ -2,6 +2,7 @@
 #![cfg(target_arch = "wasm32")]
 
 use std::cell::RefCell;
+use std::num::NonZeroU32;
 
 use tokenizers::pipeline::{EncodeOptions, PipelineToken, PipelineTokenizer};
 use tokenizers::{canonicalize_str, from_json};
@@ -63,13 +64,15 @@ extern "C" fn ids_hash() -> u64 {
 
 /// A module without imports has no entropy: the same seeds each time.
 #[unsafe(no_mangle)]
-unsafe extern "Rust" fn __getrandom_v03_custom(bytes: *mut u8, count: usize) -> Result<(), u32> {
+unsafe extern "Rust" fn __getrandom_v03_custom(bytes: *mut u8, count: usize) -> Result<(), NonZeroU32> {
+    // SAFETY: the caller gives room for so many bytes.
     unsafe { std::ptr::write_bytes(bytes, 0x5a, count) };
     Ok(())
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "Rust" fn __getrandom_v04_custom(bytes: *mut u8, count: usize) -> Result<(), u32> {
+unsafe extern "Rust" fn __getrandom_v04_custom(bytes: *mut u8, count: usize) -> Result<(), NonZeroU32> {
+    // SAFETY: the caller gives room for so many bytes.
     unsafe { std::ptr::write_bytes(bytes, 0x5a, count) };
     Ok(())
 }

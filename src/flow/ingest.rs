@@ -5,6 +5,7 @@
 //! pages. A batch is what one stream message said; the position it reaches becomes true when it is committed.
 
 mod queue;
+mod reset;
 mod unused;
 
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use hashbrown::{HashMap, HashSet};
 
 pub use queue::Batch;
 use queue::{Queue, pairs_of};
+use reset::Before;
 use unused::UnusedScopes;
 
 use crate::host::StreamToken;
@@ -106,14 +108,6 @@ pub enum Violation {
     UnknownNumber,
     /// A chunk or its end outside a reset.
     OutOfPlace,
-}
-
-/// What a reset has to announce again or end.
-#[derive(Debug, Default)]
-struct Before {
-    generations: HashMap<ReplicaSlot, Member>,
-    policies: BTreeSet<Option<String>>,
-    models: BTreeSet<String>,
 }
 
 /// What a scope of the hub's is in the log.
@@ -306,53 +300,6 @@ impl Ingest {
             return Err(Violation::Epoch);
         }
         if position.sequence == sequence { Ok(()) } else { Err(Violation::Gap) }
-    }
-
-    /// A generation whose replica was announced again ends with the new one's completion, which may come later.
-    fn end_what_is_not_announced_again(&mut self, before: Before) -> Vec<Observation> {
-        let announced: HashSet<&Member> = self.replicas.values().map(|published| &published.member).collect();
-        let unannounced = before.policies.difference(&self.policies);
-        let mut ended: Vec<Observation> =
-            unannounced.map(|tenant_id| Observation::PolicyGone { tenant_id: tenant_id.clone() }).collect();
-        let without = before.models.difference(&self.models);
-        ended.extend(without.map(|model_id| Observation::ModelGone { model_id: model_id.clone() }));
-        for (replica, member) in before.generations {
-            if announced.contains(&member) {
-                self.replaced.entry(replica).or_insert(self.confirmed_ms);
-            } else {
-                ended.push(Observation::ReplicaGone { replica });
-            }
-        }
-        ended
-    }
-
-    /// A successor that does not get complete must not keep its predecessor's blocks credited.
-    fn end_what_waits_too_long(&mut self, now_ms: u64, out: &mut Vec<Observation>) {
-        self.replaced.retain(|replica, since_ms| {
-            *since_ms = now_ms.min(*since_ms);
-            let waits = now_ms - *since_ms <= self.replace_within_ms;
-            if !waits {
-                out.push(Observation::ReplicaGone { replica: *replica });
-                self.ending.insert(*replica);
-            }
-            waits
-        });
-    }
-
-    /// What exists now ends when the reset is complete, unless its replica is announced again.
-    fn begin_reset(&mut self, index: &Index) {
-        let mut before = self.resetting.take().unwrap_or_default();
-        let committed = index.dictionary().replicas().map(|(slot, replica)| (slot, replica.member.clone()));
-        let queued = self.replicas.values().map(|published| (published.slot, published.member.clone()));
-        before.generations.extend(committed.chain(queued));
-        before.policies.append(&mut self.policies);
-        before.models.append(&mut self.models);
-        self.resetting = Some(before);
-        self.position = None;
-        // Which are unused is seen when the reset is complete.
-        self.unused = UnusedScopes::default();
-        self.scopes.clear();
-        self.replicas.clear();
     }
 
     fn renumber_all(

@@ -12,7 +12,7 @@ use crate::flow::keys::Keys;
 use crate::flow::metrics::{self, PackageRefusal};
 use crate::host::{Host, Level, SharedValue};
 use crate::index::dictionary::Dictionary;
-use crate::model::{Assembly, InvalidPackage, LoadedModel, Models};
+use crate::model::{Assembly, InvalidPackage, LoadedModel, MAX_PACKAGE_BYTES, Models};
 use crate::observation::{ModelDigest, ModelPart, ModelVersion};
 
 /// What a VM has of the models.
@@ -41,7 +41,7 @@ enum Came {
     /// A part.
     Part,
     /// The last part.
-    Last(Gathering),
+    Last,
 }
 
 // === impl Collector ===
@@ -80,8 +80,8 @@ impl Collector {
             match self.take_part(host, keys, version) {
                 Came::Nothing => {}
                 Came::Part => return true,
-                Came::Last(gathering) => {
-                    self.load(host, version, gathering);
+                Came::Last => {
+                    self.load(host, version);
                     return true;
                 }
             }
@@ -118,6 +118,11 @@ impl Collector {
         if self.assemblies.contains_key(&version.digest) {
             return true;
         }
+        if version.length as usize > MAX_PACKAGE_BYTES {
+            // Nobody asks for it.
+            self.refuse(host, version, PackageRefusal::Invalid, "it is longer than a package can be");
+            return false;
+        }
         let assembling = self.assemblies.values().map(|gathering| gathering.assembly.version().length as usize);
         let taken = self.models.bytes().saturating_add(assembling.sum());
         let fits = taken.saturating_add(version.length as usize) <= limits.max_model_bytes;
@@ -151,21 +156,26 @@ impl Collector {
             host.count(metrics::SHARED_UNREADABLE, 1);
             return Came::Nothing;
         };
-        let mut gathering = match self.assemblies.remove(&digest).map_or_else(|| Gathering::new(host, version), Ok) {
-            Ok(gathering) => gathering,
-            Err(error) => {
-                self.refuse(host, version, PackageRefusal::Invalid, &error.to_string());
-                return Came::Nothing;
+        if number == 0 {
+            match Gathering::new(host, version) {
+                Ok(gathering) => {
+                    self.assemblies.insert(digest, gathering);
+                }
+                Err(error) => {
+                    self.refuse(host, version, PackageRefusal::Invalid, &error.to_string());
+                    return Came::Nothing;
+                }
             }
-        };
-        if gathering.assembly.push(&part).is_ok() && gathering.assembly.is_complete() {
-            return Came::Last(gathering);
         }
-        self.assemblies.insert(digest, gathering);
-        Came::Part
+        let Some(gathering) = self.assemblies.get_mut(&digest) else { return Came::Nothing };
+        if gathering.assembly.push(&part).is_err() {
+            return Came::Nothing;
+        }
+        if gathering.assembly.is_complete() { Came::Last } else { Came::Part }
     }
 
-    fn load(&mut self, host: &impl Host, version: ModelVersion, gathering: Gathering) {
+    fn load(&mut self, host: &impl Host, version: ModelVersion) {
+        let Some(gathering) = self.assemblies.remove(&version.digest) else { return };
         let loading_ns = host.now_ns();
         let package = match gathering.assembly.finish() {
             Ok(package) => package,

@@ -3,6 +3,7 @@
 use super::super::packages::{LARGE, Made, packages, used};
 use super::*;
 use crate::index::log::ModelList;
+use crate::model::MAX_PACKAGE_BYTES;
 use crate::observation::{ModelDigest, ModelPart, ModelVersion};
 use crate::request::TokenizeError;
 
@@ -409,7 +410,7 @@ fn contents_that_are_no_package_are_refused() {
 #[test]
 fn a_version_that_is_longer_than_a_package_can_be_is_never_asked_for() {
     let mut pool = Pool::serving();
-    pool.delta(vec![announcement("m", ModelVersion { digest: ModelDigest(1), length: u32::MAX })]);
+    pool.delta(vec![announcement("m", ModelVersion { digest: ModelDigest(1), length: MAX_PACKAGE_BYTES as u32 + 1 })]);
     pool.pass(5);
     assert_eq!(pool.wanted(), []);
     assert_eq!([1, 2].map(|vm| pool.used(vm, "m")), [UNAVAILABLE; 2]);

@@ -41,7 +41,10 @@ impl Models {
         let path = self.0.join("m/chat_template.jinja");
         let template = std::fs::read_to_string(&path).unwrap();
         let comment: String = (0..40_000).map(|number| format!("{number:07} \n")).collect();
-        std::fs::write(path, format!("{{#- {comment} -#}}\n{template}")).unwrap();
+        // At once, so that no half of it is read.
+        let draft = self.0.join("m/draft");
+        std::fs::write(&draft, format!("{{#- {comment} -#}}\n{template}")).unwrap();
+        std::fs::rename(draft, path).unwrap();
     }
 
     async fn hub(&self) -> Hub {

@@ -4,6 +4,9 @@
 #[cfg(test)]
 mod hub_support;
 #[cfg(test)]
+#[path = "hub/models.rs"]
+mod models;
+#[cfg(test)]
 #[path = "hub/reassertions.rs"]
 mod reassertions;
 #[cfg(test)]

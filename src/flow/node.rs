@@ -11,10 +11,12 @@
 use super::credits::{Hit, Outbox};
 use super::follower::{CatchUps, Follower, View};
 use super::keys::Keys;
-use super::leader::{Leader, aged, new_log, sweep};
+use super::leader::{Leader, aged, new_log};
 use super::lease::{Deposed, Lease};
-use super::metrics;
+use super::metrics::{self, Evicted};
+use super::models::collector::Collector;
 use super::pace::Pace;
+use super::sweep::Sweeper;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Cas, Host, SharedValue, StreamToken};
 use crate::index::log::Head;
@@ -35,6 +37,7 @@ pub struct Node {
     serves: bool,
     driver: Option<u32>,
     pace: Pace,
+    sweeper: Sweeper,
     catching_up: CatchingUp,
     /// When the index was last measured, Unix time in ms.
     measured_ms: u64,
@@ -43,7 +46,7 @@ pub struct Node {
     /// What this VM's requests hit.
     outbox: Outbox,
     /// What turns text into token ids.
-    models: Models,
+    models: Collector,
 }
 
 #[derive(Debug)]
@@ -97,11 +100,12 @@ impl Node {
             serves: false,
             driver: None,
             pace: Pace::default(),
+            sweeper: Sweeper::default(),
             catching_up: CatchingUp::default(),
             measured_ms: 0,
             heard_ms: None,
             outbox: Outbox::default(),
-            models: Models::default(),
+            models: Collector::default(),
         }
     }
 
@@ -126,7 +130,7 @@ impl Node {
             }
             self.catching_up.report(host, self.follower.catch_ups(), started_ns);
         }
-        let models = &self.models;
+        let models = self.models.models();
         match self.follower.view() {
             View::Index(index) if self.heard_ms.is_some() || newest_ms.is_none() => {
                 Knowledge { view: View::Index(index), heard_ms: self.heard_ms, models }
@@ -141,6 +145,12 @@ impl Node {
         self.follower.view()
     }
 
+    /// The models that are here.
+    #[cfg(test)]
+    pub(super) fn models(&self) -> &Models {
+        self.models.models()
+    }
+
     /// A request that asked was told of what it hits, where hits count: the leader shall know.
     pub fn delivered(&mut self, hit: Hit) {
         if let Some(incarnation) = self.follower.viewed_incarnation() {
@@ -150,10 +160,12 @@ impl Node {
 
     /// A root context's tick. Only the driver's does anything; without one, this context becomes it.
     pub fn tick(&mut self, host: &impl Host, context: u32, config: &FilterConfig) {
+        self.models.name(context, config);
         if !self.is_driven_by(host, context) {
             return;
         }
         let started_ns = host.now_ns();
+        let passed_ms = self.pace.period_ms(&config.limits);
         let is_whole = self.pace.is_whole(&config.limits);
         let progress = self.follower.progress();
         let now_ms = host.now_ms();
@@ -162,7 +174,7 @@ impl Node {
         let work_is_left = match &mut self.role {
             Role::Following { .. } => {
                 // What cannot be read gets no more readable by looking at it more often.
-                self.tick_following(host, head, config, is_whole) && self.follower.progress() > progress
+                self.tick_following(host, &head, config, is_whole) && self.follower.progress() > progress
             }
             Role::Leading(leading) => {
                 let ticked = leading.tick(host, &self.keys, &mut self.follower, self.serves, config).and_then(|()| {
@@ -173,8 +185,10 @@ impl Node {
                 work_is_left
             }
         };
+        let sweep_is_behind = self.sweep(host, head.and_then(|(head, _)| head), config, passed_ms, started_ns);
         self.outbox.report(host);
-        self.pace.rest(&config.limits, work_is_left);
+        let collects = self.collect(host, config, started_ns, is_whole);
+        self.pace.rest(&config.limits, work_is_left || sweep_is_behind || collects);
         if is_whole {
             self.measure(host, now_ms);
         }
@@ -208,6 +222,7 @@ impl Node {
 
     /// A root context is done: if it drove the node, another may. The stream goes with it.
     pub fn on_done(&mut self, host: &impl Host, context: u32) {
+        self.models.forget(context);
         if self.driver != Some(context) {
             return;
         }
@@ -215,6 +230,16 @@ impl Node {
         if let Role::Leading(leading) = &mut self.role {
             leading.stop_observing(host, &mut self.follower);
         }
+    }
+
+    /// Brings the models that requests need here a step further, if the step that began at `started_ns` has time left; a
+    /// whole tick always does. True if there is more to do.
+    fn collect(&mut self, host: &impl Host, config: &FilterConfig, started_ns: u64, is_whole: bool) -> bool {
+        let View::Index(index) = self.follower.view() else { return false };
+        // What nobody asks for here is not needed here.
+        self.serves
+            && (is_whole || host.now_ns().saturating_sub(started_ns) < config.limits.max_step_ns())
+            && self.models.step(host, &self.keys, index.dictionary(), &config.limits)
     }
 
     /// Tells the memory that the index takes, now and then.
@@ -226,6 +251,9 @@ impl Node {
         if let View::Index(index) = self.follower.view() {
             self.measured_ms = now_ms;
             host.record(metrics::VM_INDEX_KIB, index.size().bytes / 1_024);
+            let models = self.models.models();
+            host.record(metrics::VM_MODELS, models.count() as u64);
+            host.record(metrics::VM_MODEL_KIB, models.bytes() as u64 / 1_024);
         }
     }
 
@@ -237,16 +265,37 @@ impl Node {
         *self.driver.get_or_insert(context) == context
     }
 
-    /// True if the log had something new. Only whole ticks sweep, and count against a silent leader.
+    /// Sweeps what is due, as of the head that was read, or that this VM wrote; true if it is behind.
+    fn sweep(
+        &mut self,
+        host: &impl Host,
+        read: Option<Head>,
+        config: &FilterConfig,
+        passed_ms: u64,
+        started_ns: u64,
+    ) -> bool {
+        let (head, leads) = match &self.role {
+            Role::Leading(leading) => (Some(leading.head()), true),
+            Role::Following { .. } => (read.as_ref(), false),
+        };
+        let Some(head) = head else { return false };
+        let expired = self.sweeper.step(host, &mut self.follower, head, config, (passed_ms, started_ns));
+        if leads {
+            expired.count(host, Evicted::Ttl);
+        }
+        self.sweeper.is_behind()
+    }
+
+    /// True if the log had something new. Only whole ticks count against a silent leader.
     fn tick_following(
         &mut self,
         host: &impl Host,
-        head: Option<(Option<Head>, Cas)>,
+        head: &Option<(Option<Head>, Cas)>,
         config: &FilterConfig,
         is_whole: bool,
     ) -> bool {
         let mut is_behind = false;
-        if let Some((Some(head), _)) = &head
+        if let Some((Some(head), _)) = head
             && self.serves
         {
             let step_ns = config.limits.max_step_ns();
@@ -256,12 +305,11 @@ impl Node {
             // While there is news, what comes next is looked for soon, so that requests find little left to read.
             is_behind = self.follower.progress() != before;
             if is_whole {
-                sweep(host, &mut self.follower, head, config, until_ns.saturating_add(step_ns / 4));
                 self.follower.lag(head).into_iter().for_each(|lag| host.record(metrics::LAG_SEGMENTS, lag));
             }
         }
         if is_whole {
-            self.claim_if_due(host, &head, config);
+            self.claim_if_due(host, head, config);
         }
         is_behind
     }

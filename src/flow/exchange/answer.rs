@@ -163,9 +163,13 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Names the state in place of an index without anything in it.
+/// Names the state in place of an index without anything in it, and of a tokenizer that is not known yet.
 fn or_state(answer: Answer, state: Detail) -> Answer {
-    let is_cold = answer.decision.detail == Detail::Cold;
+    let is_cold = match answer.decision.detail {
+        Detail::Cold => true,
+        Detail::NoTokenizer => matches!(state, Detail::Cold | Detail::CatchingUp),
+        _ => false,
+    };
     if is_cold { Answer { decision: Decision::no_hint(state), ..answer } } else { answer }
 }
 

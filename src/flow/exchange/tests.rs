@@ -1,5 +1,7 @@
+mod bodies;
 mod codes;
 mod hits;
+mod texts;
 mod usage;
 
 use std::cell::{Cell, RefCell};

@@ -137,7 +137,9 @@ impl Reader {
 
     /// On to the end of what is open and has nothing, with all that is in it.
     fn pass_over<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
-        let around = self.open.iter().take_while(|place| **place != Place::Other).count() as u32;
+        let around = self.open.iter().take_while(|place| **place != Place::Other).count();
+        // A piece may end deeper, where other objects were before.
+        self.open.iter_mut().skip(around).for_each(|place| *place = Place::Other);
         let Reader { mut mode, mut depth, .. } = *self;
         let mut bytes = rest.iter();
         loop {
@@ -160,7 +162,7 @@ impl Reader {
                     }
                     Some(b'}' | b']') => {
                         depth = depth.saturating_sub(1);
-                        if depth <= around {
+                        if depth as usize <= around {
                             break;
                         }
                         mode

@@ -255,7 +255,7 @@ fn nothing_cached_may_be_left_out_by_engines_that_say_what_is() {
 #[test]
 fn predictions_that_keep_failing_are_told_and_told_again_after_ten_minutes() {
     let mut vm = Vm::knowing("", &THREE);
-    let mut pass = |vm: &mut Vm, cached: u64, times: usize| {
+    let pass = |vm: &mut Vm, cached: u64, times: usize| {
         for _ in 0..times {
             let request = vm.explicit(8).answered_by("10.0.0.1:80", "200", JSON);
             vm.pass_whole(&request, &usage(cached));

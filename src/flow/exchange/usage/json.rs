@@ -20,6 +20,8 @@ use super::Usage;
 
 /// The longest key looked for, in bytes.
 const KEY_BYTES: usize = 27;
+/// How far a string's end is looked for byte by byte.
+const NEAR_BYTES: usize = 16;
 /// How deep the deepest object looked into is.
 const DEPTH: usize = 4;
 
@@ -101,11 +103,7 @@ impl Reader {
     pub(super) fn read(&mut self, mut rest: &[u8], usage: &mut Usage) {
         while let Some((&byte, after)) = rest.split_first() {
             rest = match self.mode {
-                Mode::Text => self.text(rest),
-                Mode::Escaped => {
-                    self.mode = Mode::Text;
-                    after
-                }
+                Mode::Ended => return,
                 Mode::Count(count, value) => match on_count(value, byte) {
                     Some(value) => {
                         self.mode = Mode::Count(count, value);
@@ -117,12 +115,16 @@ impl Reader {
                         rest
                     }
                 },
-                Mode::Between if self.place() == Place::Other => self.skip(rest),
+                _ if self.depth > 0 && self.place() == Place::Other => self.pass_over(rest),
                 Mode::Between => {
                     self.between(byte);
                     after
                 }
-                Mode::Ended => return,
+                Mode::Text => self.text(rest),
+                Mode::Escaped => {
+                    self.mode = Mode::Text;
+                    after
+                }
             };
         }
     }
@@ -133,10 +135,53 @@ impl Reader {
         at.and_then(|at| self.open.get(at)).copied().unwrap_or_default()
     }
 
+    /// On to the end of what is open and has nothing, with all that is in it.
+    fn pass_over<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
+        let around = self.open.iter().take_while(|place| **place != Place::Other).count();
+        // A piece may end deeper, where other objects were before.
+        self.open.iter_mut().skip(around).for_each(|place| *place = Place::Other);
+        let Reader { mut mode, mut depth, .. } = *self;
+        let mut bytes = rest.iter();
+        loop {
+            mode = match mode {
+                Mode::Text => match text_end(bytes.as_slice()).and_then(|end| bytes.nth(end)) {
+                    Some(b'"') => Mode::Between,
+                    Some(_) => Mode::Escaped,
+                    None => {
+                        bytes = [].iter();
+                        break;
+                    }
+                },
+                Mode::Escaped if bytes.next().is_some() => Mode::Text,
+                Mode::Escaped => break,
+                _ => match bytes.find(|byte| stands_out(**byte)) {
+                    Some(b'"') => Mode::Text,
+                    Some(b'{' | b'[') => {
+                        depth = depth.saturating_add(1);
+                        mode
+                    }
+                    Some(b'}' | b']') => {
+                        depth = depth.saturating_sub(1);
+                        if depth as usize <= around {
+                            break;
+                        }
+                        mode
+                    }
+                    Some(_) => mode,
+                    None => break,
+                },
+            };
+        }
+        (self.mode, self.depth) = (mode, depth);
+        if depth == 0 {
+            self.mode = Mode::Ended;
+        }
+        bytes.as_slice()
+    }
+
     /// On to the end of a string, or to an escape in it.
     fn text<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
-        let end = memchr2(b'"', b'\\', rest);
-        let (text, after) = rest.split_at_checked(end.unwrap_or(rest.len())).unwrap_or((rest, &[]));
+        let (text, after) = rest.split_at_checked(text_end(rest).unwrap_or(rest.len())).unwrap_or((rest, &[]));
         self.key.push(text);
         match after.split_first() {
             Some((b'"', after)) => {
@@ -152,23 +197,12 @@ impl Reader {
         }
     }
 
-    /// On to the next string, begin or end, where nothing else counts.
-    fn skip<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
-        // Of ASCII bytes these are the brackets, and a few that are in no JSON outside strings but `_` and `y`, or not at all.
-        let counts = |byte: &u8| byte | 0x26 == 0x7F || *byte == b'"';
-        let Some((byte, after)) = rest.iter().position(counts).and_then(|at| rest.get(at..)?.split_first()) else {
-            return &[];
-        };
-        self.between(*byte);
-        after
-    }
-
     fn between(&mut self, byte: u8) {
         match byte {
             b'"' => {
                 self.mode = Mode::Text;
                 self.next = Next::Other;
-                self.key = if self.place() == Place::Other { Key::unkept() } else { Key::default() };
+                self.key.length = 0;
             }
             b':' => self.next = self.place().at(self.key.as_bytes()),
             b',' => self.next = Next::Other,
@@ -203,6 +237,19 @@ impl Reader {
         self.depth = self.depth.saturating_add(1);
         self.next = Next::Other;
     }
+}
+
+/// Whether a byte between strings and numbers is a quote or a bracket. A few others are taken for one, none of which is
+/// in any JSON there.
+fn stands_out(byte: u8) -> bool {
+    byte == b'"' || byte | 0x26 == 0x7F
+}
+
+/// The first quote or backslash. Most strings are short: looking for long ones takes longer to begin.
+fn text_end(rest: &[u8]) -> Option<usize> {
+    let (near, far) = rest.split_at_checked(NEAR_BYTES).unwrap_or((rest, &[]));
+    let ends = |byte: &u8| matches!(byte, b'"' | b'\\');
+    near.iter().position(ends).or_else(|| memchr2(b'"', b'\\', far).map(|at| at + near.len()))
 }
 
 /// What a count is with one more byte; none if the byte is not part of the number.
@@ -255,11 +302,6 @@ impl Count {
 // === impl Key ===
 
 impl Key {
-    /// One of which nothing is kept.
-    fn unkept() -> Key {
-        Key { length: usize::MAX, ..Key::default() }
-    }
-
     fn spoil(&mut self) {
         self.length = usize::MAX;
     }

@@ -8,9 +8,9 @@
 use prost::Message;
 
 use crate::observation::{
-    BlockKey, Counted, Member, ModelDigest, ModelPart, ModelVersion, Observation, ReplicaCounts, ReplicaSlot,
-    ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage, SubscriberMessage, Subscription,
-    Tier,
+    BlockKey, Counted, MODEL_PART_BYTES, Member, ModelDigest, ModelPart, ModelVersion, Observation, ReplicaCounts,
+    ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage, SubscriberMessage,
+    Subscription, Tier,
 };
 use crate::routing::policy::{Eviction, Policy, Strategy};
 
@@ -157,11 +157,7 @@ pub fn stream_message_from_proto(message: v1::ObserveResponse) -> Result<StreamM
             StreamBody::Delta { first_sequence: delta.first_sequence, observations: facts_from_proto(delta.facts)? }
         }
         Kind::Heartbeat(_) => StreamBody::Heartbeat,
-        Kind::ModelPart(part) => StreamBody::ModelPart(ModelPart {
-            digest: digest_from_proto(&part.digest)?,
-            number: part.number,
-            contents: part.contents.into(),
-        }),
+        Kind::ModelPart(part) => StreamBody::ModelPart(part_from_proto(part)?),
     };
     Ok(StreamMessage { number: message.number, epoch: message.epoch, sequence: message.sequence, body })
 }
@@ -314,6 +310,14 @@ fn digest_from_proto(bytes: &[u8]) -> Result<ModelDigest, Malformed> {
     let bytes = <[u8; 16]>::try_from(bytes);
     let bytes = bytes.map_err(|_| Malformed::Field { field: "digest", problem: "must have 16 bytes" })?;
     Ok(ModelDigest(u128::from_be_bytes(bytes)))
+}
+
+fn part_from_proto(part: v1::ModelPart) -> Result<ModelPart, Malformed> {
+    if !(1..=MODEL_PART_BYTES).contains(&part.contents.len()) {
+        return Err(Malformed::Field { field: "contents", problem: "must have 1 to 49152 bytes" });
+    }
+    let digest = digest_from_proto(&part.digest)?;
+    Ok(ModelPart { digest, number: part.number, contents: part.contents.into() })
 }
 
 fn stored_to_proto(stored: &Stored) -> v1::BlockStored {

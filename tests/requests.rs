@@ -2,7 +2,7 @@
 //!
 //! A file gives what differs from a plain POST of its body to `/v1/completions`: `headers` are added, in place of the
 //! plain ones of that name, and those named in `without` are left out; the `config` fields replace those of the base
-//! configuration; `reported` are the adapters that engines reported, as tenant, adapter and model; `chain_matching` is
+//! configuration; no model has a tokenizer; `reported` are the adapters that engines reported, as tenant, adapter and model; `chain_matching` is
 //! the policy's `enableChainMatching`. Keys that come from token ids are golden vectors of the public contract, not of
 //! this code's making.
 
@@ -13,8 +13,12 @@
     reason = "a failing test says so by panicking, helpers included"
 )]
 
+#[path = "requests/agents.rs"]
+mod agents;
 #[path = "requests/fuzz.rs"]
 mod fuzz;
+#[path = "requests/naive.rs"]
+mod naive;
 
 use std::path::{Path, PathBuf};
 
@@ -23,11 +27,15 @@ use serde_json::{Map, Value, json};
 use warmroute::config::FilterConfig;
 use warmroute::observation::BlockKey;
 use warmroute::request::{
-    HeadVerdict, KnownAdapters, LookupRequest, NoAdapters, NoTokenizer, RequestChain, RequestHead, Resolved, read_body,
-    read_head,
+    ChatApi, HeadVerdict, HeaderInputs, KnownAdapters, LookupRequest, NoAdapters, NoTokenizer, PromptSource,
+    RequestChain, RequestHead, Resolved, TextPrompt, read_body, read_head,
 };
 use warmroute::routing::policy::Strategy;
 use warmroute::routing::reason::Detail;
+
+/// A path of each API.
+const PATHS: [&str; 6] =
+    ["/v1/completions", "/generate", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,10 +65,15 @@ struct Reported(Vec<[String; 3]>);
 struct Expected {
     /// `release`, `hold` or `ready`: what the headers decide.
     head: String,
-    /// Why there is no request; absent if there is one.
+    /// Why there are no keys; absent if there are some.
     detail: Option<String>,
-    /// The model that the body's refusal names.
+    /// The model that the refusal names.
     model: Option<String>,
+    /// The text that a tokenizer is asked for; absent if none is.
+    text: Option<Text>,
+    /// Whether the prompt is the first of several.
+    #[serde(default)]
+    first_of_several: bool,
     /// Tenant, model, hash scheme, adapter.
     scope: Option<[String; 4]>,
     /// A chain's keys in hex, and each block's tokens.
@@ -72,10 +85,22 @@ struct Expected {
     slo_ttft_ms: Option<u32>,
 }
 
+/// A text prompt.
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case", untagged)]
+enum Text {
+    User { user: String },
+    Plain { plain: String, add_special_tokens: bool },
+    Chat { chat: String },
+}
+
 /// What a request came to, by the names that the files use.
 struct Outcome {
     head: &'static str,
-    request: Result<(LookupRequest, Resolved), (&'static str, Option<String>)>,
+    /// The request and its keys, or why there are none, and the model.
+    keys: Result<(LookupRequest, Resolved), (&'static str, Option<String>)>,
+    text: Option<Text>,
+    first_of_several: bool,
 }
 
 #[test]
@@ -113,7 +138,9 @@ impl Case {
         if outcome.head != self.expect.head {
             return Err(format!("the head came to {}, not {}", outcome.head, self.expect.head));
         }
-        match (&outcome.request, &self.expect.detail) {
+        same("text", &outcome.text, &self.expect.text)?;
+        same("first_of_several", &outcome.first_of_several, &self.expect.first_of_several)?;
+        match (&outcome.keys, &self.expect.detail) {
             (Err((detail, model)), Some(expected)) => {
                 same("detail", detail, &expected.as_str())?;
                 self.expect.model.as_ref().map_or(Ok(()), |expected| same("model", model, &Some(expected.clone())))
@@ -136,25 +163,54 @@ impl Case {
         let mut known = self.reported.clone();
         let (inputs, verdict) = read_head(&head, self.tenant_property.as_deref(), &config, &mut known);
         match verdict {
-            HeadVerdict::Release(detail) => Outcome { head: "release", request: Err((detail.as_str(), None)) },
-            HeadVerdict::Ready(request) => Outcome { head: "ready", request: self.resolved(request) },
-            HeadVerdict::Hold { .. } => {
-                let request = read_body(body, &inputs, &config, &mut known);
-                let request = request.map_err(|refusal| (refusal.detail.as_str(), refusal.model));
-                Outcome { head: "hold", request: request.and_then(|request| self.resolved(request)) }
-            }
+            HeadVerdict::Release(detail) => Outcome::refused("release", detail, None),
+            HeadVerdict::Ready(request) => self.outcome("ready", request, &body),
+            HeadVerdict::Hold { .. } => match read_body(body.clone(), &inputs, &config, &mut known) {
+                Ok(request) => self.outcome("hold", request, &body),
+                Err(refusal) => Outcome::refused("hold", refusal.detail, refusal.model),
+            },
         }
     }
 
-    /// The request with its keys, or why it has none and its model.
-    fn resolved(&self, request: LookupRequest) -> Result<(LookupRequest, Resolved), (&'static str, Option<String>)> {
+    /// What the keys of `request`, read from `sent`, come to.
+    fn outcome(&self, head: &'static str, request: LookupRequest, sent: &[u8]) -> Outcome {
         let contract = Strategy::default();
         let enable_chain_matching = self.chain_matching.unwrap_or(contract.enable_chain_matching);
-        match resolve(&request, Strategy { enable_chain_matching, ..contract }) {
-            Ok(resolved) => Ok((request, resolved)),
-            Err(detail) => Err((detail.as_str(), Some(request.scope.model_id))),
-        }
+        let resolved = resolve(&request, Strategy { enable_chain_matching, ..contract });
+        let text = text_of(&request, sent).filter(|_| resolved.is_err());
+        let first_of_several = resolved.as_ref().map_or(request.prompt.of_several, |keys| keys.first_of_several);
+        let model = request.scope.model_id.clone();
+        let keys = resolved.map(|resolved| (request, resolved)).map_err(|detail| (detail.as_str(), Some(model)));
+        Outcome { head, keys, text, first_of_several }
     }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    fn refused(head: &'static str, detail: Detail, model: Option<String>) -> Outcome {
+        Outcome { head, keys: Err((detail.as_str(), model)), text: None, first_of_several: false }
+    }
+}
+
+/// The text of a request whose body was `sent`; a conversation must be all of it.
+fn text_of(request: &LookupRequest, sent: &[u8]) -> Option<Text> {
+    let PromptSource::Text(prompt) = &request.prompt.source else { return None };
+    Some(match prompt {
+        TextPrompt::User(text) => Text::User { user: text.clone() },
+        TextPrompt::Plain { text, add_special_tokens } => {
+            Text::Plain { plain: text.clone(), add_special_tokens: *add_special_tokens }
+        }
+        TextPrompt::Chat { api, body } => {
+            assert_eq!(body, sent, "the body of a conversation");
+            let api = match api {
+                ChatApi::ChatCompletions => "chat_completions",
+                ChatApi::Responses => "responses",
+                ChatApi::Messages => "messages",
+            };
+            Text::Chat { chat: api.to_owned() }
+        }
+    })
 }
 
 // === impl Reported ===
@@ -194,6 +250,12 @@ impl Expected {
     }
 }
 
+/// What a plain request on this path says before its body.
+fn inputs(path: &str) -> HeaderInputs {
+    let headers = headers(10, &[(":path".to_owned(), path.to_owned())], &[]);
+    read_head(&RequestHead { headers: &headers }, None, &config(&Map::new()), &mut NoAdapters).0
+}
+
 /// The keys that a request comes to.
 fn resolve(request: &LookupRequest, strategy: Strategy) -> Result<Resolved, Detail> {
     let model_id = &request.scope.model_id;
@@ -212,8 +274,7 @@ fn config(fields: &Map<String, Value>) -> FilterConfig {
             {"model_id": "llama"},
             {"model_id": "tiny", "hash_scheme": "sglang", "block_size": 2},
             {"model_id": "wide", "key_bytes": 32}
-        ],
-        "paths": ["/v1/completions", "/generate"]
+        ]
     });
     config.as_object_mut().unwrap().extend(fields.clone());
     FilterConfig::from_json(config.to_string().as_bytes()).unwrap()

@@ -1,6 +1,7 @@
 //! Follows engines' KV events and publishes who holds which blocks. See `warmroute::native::hub`.
 //!
-//! Exit codes: 0 after SIGTERM or SIGINT, 1 if it could not start, 2 for a bad command line or configuration.
+//! Exit codes: 0 after SIGTERM or SIGINT, 1 if it could not start, 2 for a bad command line or configuration. Those of its
+//! tools are in `warmroute::native::tools`.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,10 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
+use warmroute::native::hub::models::ModelsDirectory;
 use warmroute::native::hub::policies::PolicyDirectory;
 use warmroute::native::hub::{Hub, HubConfig};
+use warmroute::native::tools::{self, Tool};
 
 /// The exit code for a configuration that is not valid.
 const BAD_CONFIG: u8 = 2;
@@ -21,30 +24,42 @@ const DEFAULT_LOG: &str = "info,zeromq=warn";
 
 /// Follows engines' KV events and serves the Observe stream to filters.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "Examples:\n  \
+    warmroute-hub --config hub.yaml\n  \
+    warmroute-hub --config hub.yaml --check\n  \
+    warmroute-hub compile-tokenizer models/org/name\n  \
+    warmroute-hub tokenize models/org/name --text 'Hello, world'\n  \
+    warmroute-hub verify --engine http://10.0.0.7:8000 --model org/name models/org/name")]
 struct Arguments {
     /// The configuration, YAML.
-    #[arg(long)]
-    config: PathBuf,
-    /// Check the configuration and the CachePolicies, and exit.
+    #[arg(long, required = true)]
+    config: Option<PathBuf>,
+    /// Check the configuration, the CachePolicies and the models' directories, and exit.
     #[arg(long)]
     check: bool,
+    #[command(subcommand)]
+    tool: Option<Tool>,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let config = match read_config(&arguments.config) {
+    if let Some(tool) = arguments.tool {
+        return tools::run(tool).await;
+    }
+    let path = arguments.config.unwrap_or_default();
+    let config = match read_config(&path) {
         Ok(config) => config,
         Err(problems) => {
             for problem in problems {
-                eprintln!("{}: {problem}", arguments.config.display());
+                eprintln!("{}: {problem}", path.display());
             }
             return ExitCode::from(BAD_CONFIG);
         }
     };
     if arguments.check {
-        return check_policies(&config);
+        return check(&config);
     }
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
     let colours = std::io::stderr().is_terminal();
@@ -63,14 +78,23 @@ fn read_config(path: &Path) -> Result<HubConfig, Vec<String>> {
     HubConfig::from_yaml(&text).map_err(|invalid| invalid.problems)
 }
 
-/// Says what is wrong with the CachePolicies, and which of them are not used, which is not wrong.
-fn check_policies(config: &HubConfig) -> ExitCode {
-    let Some(policies) = &config.policies else { return ExitCode::SUCCESS };
-    let reading = PolicyDirectory::new(&policies.directory).read();
-    for line in reading.problems.iter().chain(&reading.unused) {
+/// Says what is wrong with the CachePolicies and the models' directories, and what is not used, which is not wrong.
+fn check(config: &HubConfig) -> ExitCode {
+    let (mut problems, mut notes) = (Vec::new(), Vec::new());
+    if let Some(policies) = &config.policies {
+        let reading = PolicyDirectory::new(&policies.directory).read();
+        problems.extend(reading.problems);
+        notes.extend(reading.unused);
+    }
+    if let Some(tokenizers) = &config.tokenizers {
+        let reading = ModelsDirectory::new(tokenizers.clone()).read();
+        problems.extend(reading.problems);
+        notes.extend(reading.notes);
+    }
+    for line in problems.iter().chain(&notes) {
         eprintln!("{line}");
     }
-    if reading.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(BAD_CONFIG) }
+    if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(BAD_CONFIG) }
 }
 
 async fn run(config: HubConfig) -> Result<(), Box<dyn std::error::Error>> {

@@ -4,19 +4,22 @@
 //! that is announced or cleared gets a new number: what it held before then ends at once, whatever of it is still in
 //! pages. A batch is what one stream message said; the position it reaches becomes true when it is committed.
 
+mod queue;
 mod unused;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use hashbrown::{HashMap, HashSet};
 
+pub use queue::Batch;
+use queue::{Queue, pairs_of};
 use unused::UnusedScopes;
 
 use crate::host::StreamToken;
 use crate::index::Index;
 use crate::index::log::Head;
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StreamBody, StreamMessage,
+    Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StreamBody, StreamMessage,
 };
 
 /// Scopes a log may name at a time: as many as a hub does at its defaults, reported and followed.
@@ -25,14 +28,6 @@ const MAX_SCOPES: usize = 131_072;
 const MAX_POLICIES: usize = 4_096;
 /// Models whose text can be turned into token ids that a log may hold.
 const MAX_MODELS: usize = 256;
-/// Bytes of a message that are committed together, about.
-const PIECE_BYTES: usize = 4 * 1024;
-/// Blocks of a record that are.
-const PART_BLOCKS: usize = 256;
-/// Bytes that a record takes beside its keys, about.
-const RECORD_BYTES: usize = 48;
-/// Bytes that a block takes beside its key, about.
-const BLOCK_BYTES: usize = 4;
 
 /// What came over the stream and is not committed yet.
 #[derive(Debug)]
@@ -60,32 +55,13 @@ pub struct Ingest {
     replace_within_ms: u64,
     /// When the state was last known to be the hub's, Unix time in ms.
     confirmed_ms: u64,
-    batches: VecDeque<Batch>,
-    /// Messages in the queue.
-    queued: u64,
-    /// Messages taken so far, to the end.
-    taken: u64,
-    queued_bytes: usize,
-    queued_pairs: u64,
+    queue: Queue,
     max_pairs: u64,
     /// What is too much goes: the index takes more than `max_pairs`.
     evicts: bool,
     /// The VM has no memory for more.
     out_of_memory: bool,
     refused: Refused,
-}
-
-/// What one stream message said, in the log's numbers.
-#[derive(Debug)]
-pub struct Batch {
-    /// The records.
-    pub records: Vec<Observation>,
-    /// The hub's position once they are committed; none while a reset is under way.
-    pub position: Option<Position>,
-    /// The message to acknowledge then; 0 if this is not the end of one.
-    pub number: u64,
-    /// When and from where it came.
-    pub heard: Heard,
 }
 
 /// When and over which stream a message came.
@@ -185,11 +161,7 @@ impl Ingest {
             ending: BTreeSet::new(),
             replace_within_ms,
             confirmed_ms: head.heard_ms,
-            batches: VecDeque::new(),
-            queued: 0,
-            taken: 0,
-            queued_bytes: 0,
-            queued_pairs: 0,
+            queue: Queue::default(),
             max_pairs,
             evicts: false,
             out_of_memory: false,
@@ -221,7 +193,7 @@ impl Ingest {
 
     /// Bytes waiting to be committed, about.
     pub fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+        self.queue.bytes()
     }
 
     /// Forgets the position: the next subscription starts from nothing.
@@ -263,38 +235,12 @@ impl Ingest {
 
     /// Whether there is a next batch, without records.
     pub fn next_is_empty(&self) -> bool {
-        self.batches.front().is_some_and(|batch| batch.records.is_empty())
+        self.queue.next_is_empty()
     }
 
-    /// Takes batches of together at most `max_bytes`, but at least one, for one commit.
+    /// Takes batches of together at most `max_bytes`, but at least one, for one commit; a part of a package comes alone.
     pub fn take_batch(&mut self, max_bytes: usize) -> Option<Batch> {
-        let mut taken = self.pop()?;
-        let mut bytes = bytes_of(&taken.records);
-        while let Some(next) = self.batches.front() {
-            bytes += bytes_of(&next.records);
-            if bytes > max_bytes {
-                break;
-            }
-            let Some(next) = self.pop() else { break };
-            taken.records.extend(next.records);
-            taken.position = next.position;
-            if next.number > 0 || taken.number == 0 {
-                taken.number = next.number;
-                taken.heard = next.heard;
-            }
-        }
-        self.queued_bytes = self.queued_bytes.saturating_sub(bytes_of(&taken.records));
-        self.queued_pairs = self.queued_pairs.saturating_sub(pairs_of(&taken.records));
-        Some(taken)
-    }
-
-    fn pop(&mut self) -> Option<Batch> {
-        let batch = self.batches.pop_front()?;
-        if batch.number > 0 {
-            self.taken += 1;
-            self.queued = self.queued.saturating_sub(1);
-        }
-        Some(batch)
+        self.queue.take(max_bytes)
     }
 
     /// Queues what a message says. `index` is the leader's.
@@ -305,6 +251,11 @@ impl Ingest {
         let here = Position { epoch: message.epoch, sequence: message.sequence };
         let before = self.position.filter(|_| self.resetting.is_none());
         let mut records = match message.body {
+            // It says nothing of the hub's changes, but is acknowledged in its turn.
+            StreamBody::ModelPart(part) => {
+                self.queue.put_part(part, message.number, heard);
+                return Ok(());
+            }
             StreamBody::Reset => {
                 self.begin_reset(index);
                 Vec::new()
@@ -338,29 +289,15 @@ impl Ingest {
                 }
                 Vec::new()
             }
-            StreamBody::ModelPart(_) => Vec::new(),
         };
         if self.position.is_some() {
             self.confirmed_ms = heard.at_ms;
         }
         self.end_what_waits_too_long(heard.at_ms, &mut records);
         self.end_unused_scopes(index, &mut records);
-        self.queue(records, before, message.number, heard);
+        let after = self.position.filter(|_| self.resetting.is_none());
+        self.queue.put(records, (before, after), message.number, heard);
         Ok(())
-    }
-
-    /// Queues what a message says, in pieces that are committed one by one. The position is that `before` the message until
-    /// the last of them: who goes on from there hears all of it again.
-    fn queue(&mut self, records: Vec<Observation>, before: Option<Position>, number: u64, heard: Heard) {
-        self.queued_bytes += bytes_of(&records);
-        self.queued_pairs += pairs_of(&records);
-        let mut pieces = pieces_of(records);
-        let last = pieces.pop().unwrap_or_default();
-        let piece = |records| Batch { records, position: before, number: 0, heard };
-        self.batches.extend(pieces.into_iter().map(piece));
-        let position = self.position.filter(|_| self.resetting.is_none());
-        self.batches.push_back(Batch { records: last, position, number, heard });
-        self.queued += 1;
     }
 
     fn expect_position(&self, epoch: u64, sequence: u64) -> Result<(), Violation> {
@@ -449,7 +386,7 @@ impl Ingest {
         }
         let current = self.replicas.values().filter(|published| !published.superseded);
         let held: u64 = current.map(|published| index.pairs_of(published.slot)).sum();
-        self.max_pairs.saturating_sub(held + self.queued_pairs + pairs_of(records))
+        self.max_pairs.saturating_sub(held + self.queue.pairs() + pairs_of(records))
     }
 
     fn renumber(
@@ -655,60 +592,6 @@ fn older_generations(index: &Index) -> impl Iterator<Item = ReplicaSlot> {
         .replicas()
         .filter(move |(slot, replica)| newest.get(&replica.member).is_some_and(|newest| newest > slot))
         .map(|(slot, _)| slot)
-}
-
-/// Splits records into pieces of about `PIECE_BYTES`; at least one piece.
-fn pieces_of(records: Vec<Observation>) -> Vec<Vec<Observation>> {
-    let mut pieces = vec![Vec::new()];
-    let mut bytes = 0;
-    for record in records {
-        for part in parts_of(record) {
-            let its_bytes = bytes_of(std::slice::from_ref(&part));
-            if bytes > 0 && bytes + its_bytes > PIECE_BYTES {
-                pieces.push(Vec::new());
-                bytes = 0;
-            }
-            bytes += its_bytes;
-            if let Some(piece) = pieces.last_mut() {
-                piece.push(part);
-            }
-        }
-    }
-    pieces
-}
-
-/// A record of many blocks as several of fewer.
-fn parts_of(record: Observation) -> Vec<Observation> {
-    match record {
-        Observation::Removed { replica, scope, keys } if keys.len() > PART_BLOCKS => {
-            keys.chunks(PART_BLOCKS).map(|keys| Observation::Removed { replica, scope, keys: keys.to_vec() }).collect()
-        }
-        Observation::Stored(stored) if stored.blocks.len() > PART_BLOCKS => stored.in_parts(PART_BLOCKS),
-        other => vec![other],
-    }
-}
-
-fn pairs_of(records: &[Observation]) -> u64 {
-    records
-        .iter()
-        .map(|record| match record {
-            Observation::Stored(Stored { blocks, .. }) => blocks.len() as u64,
-            _ => 0,
-        })
-        .sum()
-}
-
-fn bytes_of(records: &[Observation]) -> usize {
-    records
-        .iter()
-        .map(|record| match record {
-            Observation::Stored(Stored { blocks, .. }) => {
-                RECORD_BYTES + blocks.iter().map(|block| BLOCK_BYTES + block.key.width()).sum::<usize>()
-            }
-            Observation::Removed { keys, .. } => RECORD_BYTES + keys.iter().map(BlockKey::width).sum::<usize>(),
-            _ => RECORD_BYTES,
-        })
-        .sum()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The names of the shared values and of the shared queue of one domain.
 
 use crate::index::log::FORMAT;
+use crate::observation::ModelDigest;
 
 /// The keys under `wr/<format>/<domain>/`.
 #[derive(Clone, Debug)]
@@ -35,6 +36,16 @@ impl Keys {
     /// A page.
     pub fn page(&self, number: u32) -> String {
         format!("{}/page/{number}", self.prefix)
+    }
+
+    /// A part of the package of a model's version.
+    pub fn model_part(&self, digest: ModelDigest, number: u32) -> String {
+        format!("{}/model/{:032x}/{number}", self.prefix, digest.0)
+    }
+
+    /// The versions that have such parts.
+    pub fn model_list(&self) -> String {
+        format!("{}/model/list", self.prefix)
     }
 
     /// The queue in which workers tell the leader of delivered hits.

@@ -10,6 +10,7 @@ use super::ingest::{Heard, Ingest, Refused};
 use super::keys::Keys;
 use super::lease::{Checkpoint, Deposed, Lease, set_position};
 use super::metrics::{self, Refusal, Undercount};
+use super::models::keeper::Keeper;
 use super::observer::Observer;
 use super::pager::Pager;
 use super::scrub::Scrub;
@@ -58,6 +59,7 @@ struct Ready {
     pager: Pager,
     evictor: Evictor,
     observer: Observer,
+    keeper: Keeper,
     committed_ms: u64,
     refused: Refused,
 }
@@ -100,7 +102,7 @@ impl Leader {
     pub fn has_work_left(&self) -> bool {
         match &self.stage {
             LeadStage::CatchingUp { ticks_without_progress, .. } => *ticks_without_progress == 0,
-            LeadStage::Ready(ready) => ready.ingest.queued_bytes() > 0,
+            LeadStage::Ready(ready) => ready.ingest.queued_bytes() > 0 || ready.keeper.has_work_left(),
         }
     }
 
@@ -147,6 +149,9 @@ impl Leader {
                 follower.serve_what_is_built(self.lease.head());
                 ready.scrub(host, keys, &mut self.lease, follower)?;
                 ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
+                if let Some(index) = follower.index_of(self.lease.head()) {
+                    ready.keeper.tick(host, keys, &self.lease, index.dictionary(), &ready.observer)?;
+                }
                 ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
                 ready.report(host, &self.lease, follower);
                 Ok(())
@@ -175,6 +180,7 @@ impl Leader {
                 pager: Pager::new(index.pages(), config.limits.max_index_entries as u64),
                 evictor: Evictor::default(),
                 observer: Observer::new(),
+                keeper: Keeper::default(),
                 committed_ms: 0,
                 refused: Refused::default(),
             };
@@ -292,7 +298,9 @@ impl Ready {
                 head.next_replica = next_replica;
                 head.next_scope = next_scope;
             };
-            if batch.records.is_empty() {
+            if let Some(part) = &batch.part {
+                self.keeper.store(host, keys, lease, part)?;
+            } else if batch.records.is_empty() {
                 lease.renew(host, keys, change)?;
             } else {
                 let Some(index) = follower.index_of(lease.head()) else { break };

@@ -143,12 +143,21 @@ impl Lease {
         let page = Page { incarnation: self.head.incarnation, number, as_of, records };
         let key = keys.page(number);
         let page_cas = number_of(&host.shared_get(&key));
-        self.confirm(host, keys)?;
-        if host.shared_set(&key, &page.encode(), page_cas) != SharedWrite::Stored {
-            return Err(Deposed);
-        }
+        self.write_value(host, keys, &key, &page.encode(), page_cas)?;
         checkpoint.written(number, as_of);
         Ok(())
+    }
+
+    /// Writes a value beside the log in place of what has the number `cas`.
+    ///
+    /// # Errors
+    /// When another VM leads.
+    pub fn write_value(&self, host: &impl Host, keys: &Keys, key: &str, value: &[u8], cas: Cas) -> Result<(), Deposed> {
+        self.confirm(host, keys)?;
+        match host.shared_set(key, value, cas) {
+            SharedWrite::Stored => Ok(()),
+            SharedWrite::Mismatch | SharedWrite::Refused => Err(Deposed),
+        }
     }
 
     /// The first readable sequence once the next one is written.

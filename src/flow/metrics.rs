@@ -54,6 +54,26 @@ pub enum Undercount {
     Gap,
 }
 
+/// Why a part of a model's package that the hub sent was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PartRefusal {
+    /// Nobody asked for parts of this version.
+    NotAskedFor,
+    /// Its number or its length is not one that was asked for.
+    Malformed,
+}
+
+/// Why a VM does not use the package of an announced version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PackageRefusal {
+    /// It does not fit into `limits.max_model_bytes`.
+    TooLarge,
+    /// Its contents are not those that its digest was taken of.
+    Damaged,
+    /// Its format, tokenizer or templates are none that this build can use.
+    Invalid,
+}
+
 /// Requests decided, by model, reason code, and whether a hint was given.
 pub fn lookup_calls(model: &str, reason_code: &'static str, hint_used: bool) -> Rc<str> {
     memo::of_model(model, OfModel::Calls { reason_code, hint_used }, || {
@@ -68,6 +88,37 @@ pub fn lookup_calls(model: &str, reason_code: &'static str, hint_used: bool) -> 
 pub fn lookup_latency(model: &str) -> Rc<str> {
     memo::of_model(model, OfModel::Latency, || {
         format!("inferencecache_lookup_route_latency_us.model.={}.;", label(model))
+    })
+}
+
+/// Tokens that were foretold to be cached at the replica that answered, of each response compared.
+pub fn predicted_tokens(model: &str) -> Rc<str> {
+    memo::of_model(model, OfModel::Predicted, || format!("warmroute_predicted_tokens.model.={}.;", label(model)))
+}
+
+/// Tokens that its engine says were cached.
+pub fn cached_tokens(model: &str) -> Rc<str> {
+    memo::of_model(model, OfModel::Cached, || format!("warmroute_cached_tokens.model.={}.;", label(model)))
+}
+
+/// Responses whose usage was held against what was foretold, by outcome.
+pub fn usage_compared(model: &str, outcome: &'static str) -> Rc<str> {
+    memo::of_model(model, OfModel::Compared { outcome }, || {
+        format!("warmroute_usage_compared_total.model.={}.;.outcome.={outcome}.;", label(model))
+    })
+}
+
+/// Predictions that failed.
+pub fn prediction_failures(model: &str) -> Rc<str> {
+    memo::of_model(model, OfModel::Failures, || {
+        format!("warmroute_prediction_failures_total.model.={}.;", label(model))
+    })
+}
+
+/// Prompts of which the engine counted other tokens than were counted here.
+pub fn prompt_tokens_mismatch(model: &str) -> Rc<str> {
+    memo::of_model(model, OfModel::Mismatch, || {
+        format!("warmroute_prompt_tokens_mismatch_total.model.={}.;", label(model))
     })
 }
 
@@ -145,6 +196,32 @@ pub fn count_refused(host: &impl Host, refusal: Refusal, blocks: u64) {
     }
 }
 
+/// Counts a part that was not taken.
+pub fn count_part_refused(host: &impl Host, refusal: PartRefusal) {
+    host.count(&memo::labelled("warmroute_model_parts_refused_total", "kind", refusal.as_str()), 1);
+}
+
+/// Counts a package that a VM does not use.
+pub fn count_package_refused(host: &impl Host, refusal: PackageRefusal) {
+    host.count(&memo::labelled("warmroute_model_packages_refused_total", "kind", refusal.as_str()), 1);
+}
+
+/// Parts of models' packages that the leader has written.
+pub const MODEL_PARTS_STORED: &str = "warmroute_model_parts_stored_total";
+/// Models whose text can be turned into token ids, as the leader knows them.
+pub const MODELS_ANNOUNCED: &str = "warmroute_models_announced";
+/// Announced versions whose contents are all in shared data, as the leader last looked at them.
+pub const MODEL_VERSIONS_STORED: &str = "warmroute_model_versions_stored";
+/// Bytes of announced versions' contents in shared data, as the leader last looked at them.
+pub const MODEL_BYTES: &str = "warmroute_shared_model_bytes";
+/// Versions that a VM has loaded, of each VM that serves from time to time.
+pub const VM_MODELS: &str = "warmroute_vm_models";
+/// KiB of the packages that a VM has loaded, likewise.
+pub const VM_MODEL_KIB: &str = "warmroute_vm_model_kib";
+/// Time that a VM took to load a model from its whole package, in us.
+pub const MODEL_LOAD_US: &str = "warmroute_model_load_us";
+/// Time from the first part of a package to the loaded model, in ms.
+pub const MODEL_COLLECT_MS: &str = "warmroute_model_collect_ms";
 /// Times that a VM of this Envoy took the lead, and that another root context of the leading VM took it over.
 pub const LEADER_CHANGES: &str = "warmroute_leader_changes_total";
 /// Times that the shared log was begun anew.
@@ -212,6 +289,31 @@ impl Refusal {
             Refusal::Memory => "memory",
             Refusal::TooManyScopes => "too_many_scopes",
             Refusal::FutureTime => "future_time",
+        }
+    }
+}
+
+// === impl PartRefusal ===
+
+impl PartRefusal {
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PartRefusal::NotAskedFor => "not_asked_for",
+            PartRefusal::Malformed => "malformed",
+        }
+    }
+}
+
+// === impl PackageRefusal ===
+
+impl PackageRefusal {
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PackageRefusal::TooLarge => "too_large",
+            PackageRefusal::Damaged => "damaged",
+            PackageRefusal::Invalid => "invalid",
         }
     }
 }

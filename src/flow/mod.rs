@@ -2,7 +2,8 @@
 //!
 //! [`exchange`] is one request. [`node`] is a VM's part in the shared log: it [follows](follower) the log into an index,
 //! and one node at a time [leads](leader) under a [lease]: it [observes](observer) the hub, [renumbers](ingest) what it hears, and
-//! commits it. What requests hit goes the other way, as [credits].
+//! commits it. What requests hit goes the other way, as [credits]. What turns text into token ids comes beside the log, as
+//! [models]' packages.
 
 pub mod credits;
 pub mod eviction;
@@ -13,6 +14,7 @@ pub mod keys;
 pub mod leader;
 pub mod lease;
 pub mod metrics;
+pub mod models;
 pub mod node;
 pub mod observer;
 pub mod pace;

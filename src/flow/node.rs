@@ -14,6 +14,7 @@ use super::keys::Keys;
 use super::leader::{Leader, aged, new_log};
 use super::lease::{Deposed, Lease};
 use super::metrics::{self, Evicted};
+use super::models::collector::Collector;
 use super::pace::Pace;
 use super::sweep::Sweeper;
 use crate::config::{FilterConfig, Limits};
@@ -45,7 +46,7 @@ pub struct Node {
     /// What this VM's requests hit.
     outbox: Outbox,
     /// What turns text into token ids.
-    models: Models,
+    models: Collector,
 }
 
 #[derive(Debug)]
@@ -104,7 +105,7 @@ impl Node {
             measured_ms: 0,
             heard_ms: None,
             outbox: Outbox::default(),
-            models: Models::default(),
+            models: Collector::default(),
         }
     }
 
@@ -129,7 +130,7 @@ impl Node {
             }
             self.catching_up.report(host, self.follower.catch_ups(), started_ns);
         }
-        let models = &self.models;
+        let models = self.models.models();
         match self.follower.view() {
             View::Index(index) if self.heard_ms.is_some() || newest_ms.is_none() => {
                 Knowledge { view: View::Index(index), heard_ms: self.heard_ms, models }
@@ -144,6 +145,12 @@ impl Node {
         self.follower.view()
     }
 
+    /// The models that are here.
+    #[cfg(test)]
+    pub(super) fn models(&self) -> &Models {
+        self.models.models()
+    }
+
     /// A request that asked was told of what it hits, where hits count: the leader shall know.
     pub fn delivered(&mut self, hit: Hit) {
         if let Some(incarnation) = self.follower.viewed_incarnation() {
@@ -153,6 +160,7 @@ impl Node {
 
     /// A root context's tick. Only the driver's does anything; without one, this context becomes it.
     pub fn tick(&mut self, host: &impl Host, context: u32, config: &FilterConfig) {
+        self.models.name(context, config);
         if !self.is_driven_by(host, context) {
             return;
         }
@@ -179,7 +187,8 @@ impl Node {
         };
         let sweep_is_behind = self.sweep(host, head.and_then(|(head, _)| head), config, passed_ms, started_ns);
         self.outbox.report(host);
-        self.pace.rest(&config.limits, work_is_left || sweep_is_behind);
+        let collects = self.collect(host, config, started_ns, is_whole);
+        self.pace.rest(&config.limits, work_is_left || sweep_is_behind || collects);
         if is_whole {
             self.measure(host, now_ms);
         }
@@ -213,6 +222,7 @@ impl Node {
 
     /// A root context is done: if it drove the node, another may. The stream goes with it.
     pub fn on_done(&mut self, host: &impl Host, context: u32) {
+        self.models.forget(context);
         if self.driver != Some(context) {
             return;
         }
@@ -220,6 +230,16 @@ impl Node {
         if let Role::Leading(leading) = &mut self.role {
             leading.stop_observing(host, &mut self.follower);
         }
+    }
+
+    /// Brings the models that requests need here a step further, if the step that began at `started_ns` has time left; a
+    /// whole tick always does. True if there is more to do.
+    fn collect(&mut self, host: &impl Host, config: &FilterConfig, started_ns: u64, is_whole: bool) -> bool {
+        let View::Index(index) = self.follower.view() else { return false };
+        // What nobody asks for here is not needed here.
+        self.serves
+            && (is_whole || host.now_ns().saturating_sub(started_ns) < config.limits.max_step_ns())
+            && self.models.step(host, &self.keys, index.dictionary(), &config.limits)
     }
 
     /// Tells the memory that the index takes, now and then.
@@ -231,6 +251,9 @@ impl Node {
         if let View::Index(index) = self.follower.view() {
             self.measured_ms = now_ms;
             host.record(metrics::VM_INDEX_KIB, index.size().bytes / 1_024);
+            let models = self.models.models();
+            host.record(metrics::VM_MODELS, models.count() as u64);
+            host.record(metrics::VM_MODEL_KIB, models.bytes() as u64 / 1_024);
         }
     }
 

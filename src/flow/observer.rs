@@ -90,6 +90,14 @@ impl Observer {
         }
     }
 
+    /// Asks the hub for something over the open stream, if there is one.
+    pub fn ask(&self, host: &impl Host, message: &SubscriberMessage) {
+        if let Some(token) = self.token() {
+            // As with an acknowledgement.
+            host.send(token, &wire::encode_subscriber_message(message));
+        }
+    }
+
     /// The proxy closed `token`; of interest only if it is the open stream.
     pub fn closed(&mut self, host: &impl Host, token: StreamToken) {
         if self.token() == Some(token) {

@@ -1,15 +1,17 @@
-//! The values in shared data: the head, log segments and pages, as bytes; and the batches of delivered hits in the
-//! shared queue. `tests/golden/shared_data.json` has some of each, made from what is said here.
+//! The values in shared data: the head, log segments, pages and parts of models' packages, as bytes; and the batches of
+//! delivered hits in the shared queue. `tests/golden/shared_data.json` has some of each, made from what is said here.
 //!
 //! All integers are little-endian; the last 8 bytes of a value are the XXH3-64 (seed 0) of all before them. Layout:
 //!
 //! ```text
-//! every value   magic "WR" | kind u8 ('H', 'L', 'P' or 'C') | format u8 | incarnation u64 | … | checksum u64
+//! every value   magic "WR" | kind u8 ('H', 'L', 'P', 'M', 'I' or 'C') | format u8 | incarnation u64 | … | checksum u64
 //! head          term u64 | first u64 | last u64 | oldest_page u64 | pages u32 | ring u32 | hub_epoch u64 |
 //!               hub_sequence u64 | heard_ms u64 | beat u64 | next_replica u32 | next_scope u32 |
 //!               flags u32 (1 the leader serves, 2 complete)
 //! log segment   term u64 | sequence u64 | records
 //! page          number u32 | as_of u64 | records
+//! model part    digest 16 bytes, big-endian | number u32 | contents, at most 48 KiB
+//! model list    (digest 16 bytes, big-endian | length u32)…
 //! credits       records
 //! ```
 //!
@@ -29,6 +31,7 @@
 //! | `PublishedNumber` | the hub's number for it now, for the next leader | page 0: the same |
 //! | `ReplicaStats`, `Reasserted` | as in the stream | page 0: the last of each generation |
 //! | `CachePolicy`, `CachePolicyGone` | as in the stream | page 0 has the policies that there are |
+//! | `ModelVersion`, `ModelGone` | as in the stream | page 0 has the versions that there are |
 //! | `BlockStored` | held, and listed by page `page` + 1; hits stay as they are | page n + 1: held; `page` is n |
 //! | `BlockRemoved`, `AllBlocksCleared` | not held any more: reported, expired or evicted | never |
 //! | `HitCounts` | what the hits are now | never: `BlockStored` says so there |
@@ -38,8 +41,16 @@
 //! chained. Generations that have ended are left out. A page that was loaded as of a sequence has what segments up to
 //! there say of the pairs that it lists, and nothing of theirs changes it again; what they say of others is applied.
 //!
+//! The contents of a model's version are beside the log, as parts under the version's digest, in every life of it the
+//! same: their incarnation is 0. The list has every version of which parts may be there. What is no longer needed is an
+//! empty value, since no value can be taken away.
+//!
 //! The records of credits are `HitCounts` only, whose counts are what to add, at least 1 and the same throughout a
 //! record; what does not parse is dropped.
+
+mod part;
+
+pub use part::{ModelList, PartStamp};
 
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -1,7 +1,7 @@
 //! The models of one VM, or of the hub.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::loaded::{LoadedModel, TextLimits};
 use crate::observation::{ModelDigest, ModelVersion};
@@ -12,6 +12,8 @@ use crate::tokenize::Workspace;
 /// Models by what they were loaded from, and the memory that tokenizing keeps.
 pub struct Models {
     loaded: BTreeMap<ModelDigest, LoadedModel>,
+    /// Versions that are announced and will not come.
+    set_aside: BTreeSet<ModelDigest>,
     workspace: RefCell<Workspace>,
 }
 
@@ -32,7 +34,11 @@ pub struct Texts<'a> {
 impl Models {
     /// No models yet, and up to `memo_bytes` of token ids seen before.
     pub fn new(memo_bytes: usize) -> Models {
-        Models { loaded: BTreeMap::new(), workspace: RefCell::new(Workspace::new(memo_bytes)) }
+        Models {
+            loaded: BTreeMap::new(),
+            set_aside: BTreeSet::new(),
+            workspace: RefCell::new(Workspace::new(memo_bytes)),
+        }
     }
 
     /// Whether the contents of this digest are loaded.
@@ -40,9 +46,19 @@ impl Models {
         self.loaded.contains_key(&digest)
     }
 
+    /// The model that was loaded from the contents of this digest.
+    pub fn get(&self, digest: ModelDigest) -> Option<&LoadedModel> {
+        self.loaded.get(&digest)
+    }
+
     /// Adds a model that was loaded from the contents of this digest.
     pub fn insert(&mut self, digest: ModelDigest, model: LoadedModel) {
         self.loaded.insert(digest, model);
+    }
+
+    /// How many models are loaded.
+    pub fn count(&self) -> usize {
+        self.loaded.len()
     }
 
     /// Bytes of memory that the models take: what `limits.max_model_bytes` bounds. A package takes its length while it is
@@ -64,6 +80,17 @@ impl Models {
     /// Drops all but those of these digests.
     pub fn retain(&mut self, is_wanted: impl Fn(ModelDigest) -> bool) {
         self.loaded.retain(|digest, _| is_wanted(*digest));
+        self.set_aside.retain(|digest| is_wanted(*digest));
+    }
+
+    /// The contents of this digest cannot be used here: texts have no tokenizer, rather than one that is arriving.
+    pub fn set_aside(&mut self, digest: ModelDigest) {
+        self.set_aside.insert(digest);
+    }
+
+    /// The contents of this digest may come after all.
+    pub fn take_back(&mut self, digest: ModelDigest) {
+        self.set_aside.remove(&digest);
     }
 }
 
@@ -84,6 +111,9 @@ impl std::fmt::Debug for Models {
 impl Tokenizer for Texts<'_> {
     fn tokenize(&self, model_id: &str, prompt: &TextPrompt) -> Result<Tokenized, TokenizeError> {
         let version = (self.version_of)(model_id).ok_or(TokenizeError::Unavailable)?;
+        if self.models.set_aside.contains(&version.digest) {
+            return Err(TokenizeError::Unavailable);
+        }
         let model = self.models.loaded.get(&version.digest).ok_or(TokenizeError::Arriving)?;
         // One request at a time: nobody else has it.
         let mut workspace = self.models.workspace.try_borrow_mut().map_err(|_| TokenizeError::Saturated)?;

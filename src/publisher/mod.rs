@@ -17,6 +17,7 @@ mod event;
 mod evict;
 mod follow;
 pub mod message;
+mod models;
 mod pieces;
 mod policies;
 mod report;

@@ -95,8 +95,6 @@ fn source(fields: Fields, body: Vec<u8>, api: BodyApi) -> Result<Source, Detail>
     let chat = |chat: ChatApi| match conversation {
         Conversation::Absent => Err(Detail::NoPrompt),
         Conversation::WrongType => Err(Detail::WrongType),
-        // The template writes them; with theirs on top of it the prompt is another.
-        Conversation::Given if add_special_tokens.or(false)? => Err(Detail::UnsupportedKey),
         Conversation::Given => Ok(Source::one(PromptSource::Text(TextPrompt::Chat { api: chat, body }))),
     };
     match api {

@@ -7,8 +7,20 @@
 //! What is used, in this order, as in the public `inferencecache.v1alpha1` contract:
 //!
 //! 1. explicit keys: from the [input headers](names), else from the body's `inference_cache` object;
-//! 2. token ids: `inference_cache.token_ids`, a token array in `prompt`, `input_ids`;
-//! 3. prompt text, for which a tokenizer is needed.
+//! 2. `token_ids` of that object, else its `prompt_text`, which is the message of a user;
+//! 3. what the path's [API](crate::config::BodyApi) has: token ids, else text, for which a tokenizer is needed.
+//!
+//! | API | Token ids | Text |
+//! |---|---|---|
+//! | completions, generate | `prompt`, `input_ids` | `prompt`, `text`, `messages` |
+//! | chat | `input_ids` | `messages` |
+//! | responses | | `input` |
+//! | messages | | `messages` |
+//! | tokens_in | `token_ids` | |
+//!
+//! Of a list of prompts the first one counts: a request has one destination. Of token ids and chains only the first
+//! `limits.max_match_tokens` tokens are looked up. A field that makes the engine's key depend on more than the prompt is
+//! `unsupported_key`; so is one that keeps the engine from looking the prompt up.
 //!
 //! An input that is present and malformed is not passed over for the next one: guessing would credit a replica with
 //! a prompt that the client did not send. Where both a prefix hash and a block chain are given, the chain decides. An

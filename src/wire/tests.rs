@@ -60,10 +60,84 @@ fn every_fact_survives_the_wire() {
             replica: ReplicaSlot(1),
             stats: ReplicaStats { pressure: 0.25, hit_rate: 0.5, reported_ms: 5 },
         },
+        Observation::Model {
+            model_id: "m".into(),
+            version: ModelVersion { digest: ModelDigest(0x0102 << 112 | 3), length: 1 },
+        },
+        Observation::ModelGone { model_id: "n".into() },
         Observation::ReplicaComplete { replica: ReplicaSlot(1) },
         Observation::ReplicaGone { replica: ReplicaSlot(1) },
     ]);
     assert_eq!(round_trip(&message), Ok(message));
+}
+
+#[test]
+fn a_part_of_a_package_survives_the_wire_and_fits_a_message() {
+    for bytes in [1, MODEL_PART_BYTES] {
+        let part = ModelPart { digest: ModelDigest(u128::MAX), number: u32::MAX, contents: vec![7; bytes] };
+        let message =
+            StreamMessage { number: u64::MAX, epoch: u64::MAX, sequence: u64::MAX, body: StreamBody::ModelPart(part) };
+        assert_eq!(round_trip(&message), Ok(message.clone()));
+        assert!(stream_message_to_proto(&message).encoded_len() <= MAX_MESSAGE_BYTES);
+    }
+}
+
+#[test]
+fn a_part_without_contents_or_with_too_many_is_refused() {
+    let part = |digest: usize, bytes| v1::ObserveResponse {
+        epoch: 9,
+        kind: Some(v1::observe_response::Kind::ModelPart(v1::ModelPart {
+            digest: vec![1; digest].into(),
+            number: 0,
+            contents: vec![7; bytes].into(),
+        })),
+        ..Default::default()
+    };
+    assert!(stream_message_from_proto(part(16, 1)).is_ok());
+    for bytes in [0, MODEL_PART_BYTES + 1] {
+        let refused = stream_message_from_proto(part(16, bytes));
+        assert!(matches!(refused, Err(Malformed::Field { field: "contents", .. })), "{bytes} bytes");
+    }
+    for digest in [0, 15, 17] {
+        let refused = stream_message_from_proto(part(digest, 1));
+        assert!(matches!(refused, Err(Malformed::Field { field: "digest", .. })), "a digest of {digest} bytes");
+    }
+}
+
+#[test]
+fn a_version_without_contents_or_with_a_digest_that_is_cut_is_refused() {
+    let model = |digest: usize, length| {
+        let digest = vec![1; digest].into();
+        let model = v1::ModelVersion { model_id: "m".into(), digest, length };
+        fact_from_proto(v1::Fact { kind: Some(v1::fact::Kind::Model(model)) })
+    };
+    assert!(model(16, 1).is_ok());
+    assert!(matches!(model(16, 0), Err(Malformed::Field { field: "length", .. })));
+    assert!(matches!(model(8, 1), Err(Malformed::Field { field: "digest", .. })));
+}
+
+#[test]
+fn what_a_subscriber_sends_survives_the_wire() {
+    let subscription = Subscription {
+        node_id: "n".into(),
+        version: "v".into(),
+        epoch: 1,
+        sequence: 2,
+        models: vec!["m".into()],
+        tenants: vec!["t".into()],
+    };
+    for message in [
+        SubscriberMessage::Subscribe(subscription),
+        SubscriberMessage::Acknowledge(7),
+        SubscriberMessage::WantModel { digest: ModelDigest(5 << 100), first_part: 682 },
+    ] {
+        let encoded = encode_subscriber_message(&message);
+        let decoded = v1::ObserveRequest::decode(&*encoded).unwrap();
+        assert_eq!(subscriber_message_from_proto(decoded), Ok(message));
+    }
+    let cut = v1::WantModel { digest: vec![1; 15].into(), first_part: 0 };
+    let cut = v1::ObserveRequest { kind: Some(v1::observe_request::Kind::WantModel(cut)) };
+    assert!(matches!(subscriber_message_from_proto(cut), Err(Malformed::Field { field: "digest", .. })));
 }
 
 #[test]

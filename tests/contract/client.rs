@@ -9,7 +9,7 @@ use warmroute::native::hub::contract::messages::v1alpha1::{
     Ack, CacheEvent, CacheStateUpdate, LookupRouteRequest, LookupRouteResponse, PrefixEntry, cache_event::Type,
 };
 use warmroute::native::hub::{Hub, HubConfig, HubOptions};
-use warmroute::request::{TokenizeError, Tokenizer};
+use warmroute::request::{TextPrompt, TokenizeError, Tokenized, Tokenizer};
 use warmroute::routing::policy::{Policies, Policy};
 
 pub type Client = InferenceCacheClient<Channel>;
@@ -21,9 +21,9 @@ pub struct Fixed {
 }
 
 impl Tokenizer for Fixed {
-    fn tokenize(&self, _: &str, _: &str) -> Result<Vec<u32>, TokenizeError> {
+    fn tokenize(&self, _: &str, _: &TextPrompt) -> Result<Tokenized, TokenizeError> {
         std::thread::sleep(self.delay);
-        Ok(self.ids.clone())
+        Ok(Tokenized { ids: self.ids.clone(), complete: true })
     }
 }
 
@@ -34,7 +34,7 @@ pub async fn hub(more: &str) -> Hub {
 
 /// The same, with a tokenizer that gives these ids after `delay`.
 pub async fn hub_with_tokenizer(more: &str, ids: Vec<u32>, delay: Duration) -> Hub {
-    let options = HubOptions { tokenizer: std::sync::Arc::new(Fixed { ids, delay }) };
+    let options = HubOptions { tokenizer: Some(std::sync::Arc::new(Fixed { ids, delay })) };
     Hub::start_with(config(more), options).await.unwrap()
 }
 

@@ -36,20 +36,20 @@ async fn as_sent_over_http_1_and_2_of_known_and_unknown_length() {
         for http2 in [false, true] {
             for chunked in [false, true] {
                 for text in texts() {
-                    arrives(&stack, text, http2, chunked).await;
+                    arrives(&stack, "/v1/completions", text, http2, chunked).await;
                 }
             }
         }
     }
 }
 
-async fn arrives(stack: &Stack, text: Vec<u8>, http2: bool, chunked: bool) {
+/// Sends a body in pieces, and looks at what the engine got.
+pub async fn arrives(stack: &Stack, path: &str, text: Vec<u8>, http2: bool, chunked: bool) {
     let hash = format!("{:016x}", xxh3_64(&text));
     let length = text.len();
     let version = if http2 { Version::HTTP_2 } else { Version::HTTP_11 };
-    let mut head = Request::post(format!("{}/v1/completions", stack.envoy_url()))
-        .version(version)
-        .header(CONTENT_TYPE, "application/json");
+    let mut head =
+        Request::post(format!("{}{path}", stack.envoy_url())).version(version).header(CONTENT_TYPE, "application/json");
     if !chunked {
         head = head.header("content-length", length);
     }

@@ -4,6 +4,7 @@
 //! missing, so a new code or detail needs a case.
 
 mod seen;
+mod texts;
 
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ async fn each_code_and_detail_is_said_and_counted() {
     of_requests_and_decisions(&mut seen).await;
     of_a_filter_without_configuration(&mut seen).await;
     of_a_worker_that_is_behind(&mut seen).await;
+    texts::of_texts(&mut seen).await;
     seen.is_everything();
 }
 
@@ -85,6 +87,9 @@ async fn of_requests_and_decisions(seen: &mut Seen) {
     }
     learn(&stack).await;
     seen.expect(&stack, decisions()).await;
+    let several = json!({ "model": MODEL, "prompt": [tokens(21, 160), tokens(31, 160)], "max_tokens": 1 }).to_string();
+    let first = ("PREFIX_MATCH", "first_of_several");
+    seen.expect(&stack, vec![Case::new("the first of several prompts", of("default"), several, first)]).await;
     a_warm_replica(seen, &stack).await;
     adapters(seen, &stack).await;
     a_replica_without_an_address(seen, &stack).await;

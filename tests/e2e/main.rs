@@ -7,6 +7,7 @@
 mod affinity;
 mod bodies;
 mod codes;
+mod dumps;
 mod hints;
 mod hub_faults;
 mod labels;
@@ -16,4 +17,6 @@ mod policies;
 mod pool;
 mod released;
 mod reset_killed;
+mod text;
 mod trust;
+mod usage;

@@ -14,6 +14,7 @@ VARINT, BYTES, FIXED32 = 0, 2, 5
 # The fields of `Fact`, one for each kind of record.
 SCOPE, REPLICA_UP, REPLICA_COMPLETE, REPLICA_GONE, STORED, REMOVED, CLEARED, STATS = range(1, 9)
 PUBLISHED_SCOPE, PUBLISHED_REPLICA, POLICY, POLICY_GONE, SCOPE_GONE, REASSERTED, COUNTED = range(9, 16)
+MODEL, MODEL_GONE = 16, 17
 
 LFU = 1
 
@@ -113,12 +114,16 @@ def counted(scope, listed, replicas):
     return record(COUNTED, number(1, scope), keys(2, listed), *at)
 
 
+def model(model_id, digest, length):
+    return record(MODEL, data(1, model_id), data(2, digest), number(3, length))
+
+
 # === Values ===
 
 
-def value(kind, *pieces):
+def value(kind, *pieces, incarnation=INCARNATION):
     """All pieces but the checksum, which is of all of them."""
-    start = [("magic, kind, format", b"WR" + kind + bytes([FORMAT])), ("incarnation", struct.pack("<Q", INCARNATION))]
+    start = [("magic, kind, format", b"WR" + kind + bytes([FORMAT])), ("incarnation", struct.pack("<Q", incarnation))]
     return start + list(pieces)
 
 
@@ -157,6 +162,9 @@ NEW_HEAD = value(
 )
 
 WIDE = bytes(range(32))
+DIGEST = bytes(range(1, 17))
+# Of a package of two whole parts and one of five bytes.
+LENGTH = 2 * 48 * 1024 + 5
 
 SEGMENT = value(
     b"L",
@@ -182,6 +190,8 @@ SEGMENT = value(
     ("Policy, of all others", policy("", 0, 1, (0, 0), 0.0, 0, [False, True, False, True])),
     ("PolicyGone", record(POLICY_GONE, data(1, "u"))),
     ("PolicyGone, of all others", record(POLICY_GONE)),
+    ("ModelVersion", model("m", DIGEST, LENGTH)),
+    ("ModelGone", record(MODEL_GONE, data(1, "n"))),
 )
 
 DICTIONARY = value(
@@ -198,6 +208,8 @@ DICTIONARY = value(
     ("ReplicaComplete", record(REPLICA_COMPLETE, number(1, 40))),
     ("ReplicaUp, still arriving", replica_up(41, "r-2", "", "u", "m")),
     ("Policy", policy("u", 0, 60_000, (0, 0), 0.0, 0, [True, False, True, True])),
+    ("ModelVersion", model("m", DIGEST, LENGTH)),
+    ("ModelVersion, one byte", model("n", DIGEST[::-1], 1)),
 )
 
 PAGE = value(
@@ -220,6 +232,17 @@ CREDITS = value(
     ("a wide key", counted(4, [WIDE], [(41, [1])])),
 )
 
+MODEL_PART = value(b"M", ("digest", DIGEST), u32("number", 2), ("contents", bytes(range(5))), incarnation=0)
+
+MODEL_LIST = value(
+    b"I",
+    ("digest", DIGEST),
+    u32("length", LENGTH),
+    ("digest", DIGEST[::-1]),
+    u32("length", 1),
+    incarnation=0,
+)
+
 VALUES = {
     "head": HEAD,
     "new head": NEW_HEAD,
@@ -228,6 +251,8 @@ VALUES = {
     "page": PAGE,
     "first page": FIRST_PAGE,
     "credits": CREDITS,
+    "model part": MODEL_PART,
+    "model list": MODEL_LIST,
 }
 
 

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use warmroute::index::Index;
-use warmroute::index::log::{Credits, Head, Incarnation, Page, Segment};
+use warmroute::index::log::{Credits, Head, Incarnation, ModelList, Page, PartStamp, Segment};
 use warmroute::observation::{
-    BlockKey, Counted, Member, Observation, ReplicaCounts, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored,
-    StoredBlock, Tier,
+    BlockKey, Counted, MODEL_PART_BYTES, Member, ModelDigest, ModelPart, ModelVersion, Observation, ReplicaCounts,
+    ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
 };
 use warmroute::routing::policy::{Eviction, Policy, Strategy};
 
@@ -27,7 +27,7 @@ struct File {
 pub fn compare_all() {
     let file: File = serde_json::from_str(include_str!("shared_data.json")).unwrap();
     let bytes = |name: &str| -> Vec<u8> { file.values[name].iter().flat_map(|(_, piece)| unhex(piece)).collect() };
-    assert_eq!(file.values.len(), 7);
+    assert_eq!(file.values.len(), 9);
     for (name, head) in [("head", head()), ("new head", new_head())] {
         assert_eq!(hex(&head.encode()), hex(&bytes(name)), "{name}");
         assert_eq!(Head::decode(&bytes(name)), Ok(head), "{name}");
@@ -41,6 +41,12 @@ pub fn compare_all() {
     }
     assert_eq!(hex(&credits().encode()), hex(&bytes("credits")));
     assert_eq!(Credits::decode(&bytes("credits")), Ok(credits()));
+    assert_eq!(hex(&model_part().encode()), hex(&bytes("model part")));
+    assert_eq!(ModelPart::decode(&bytes("model part")), Ok(model_part()));
+    let stamp = PartStamp { digest: version().digest, number: 2, bytes: 5 };
+    assert_eq!(ModelPart::stamp(&bytes("model part")), Ok(stamp));
+    assert_eq!(hex(&model_list().encode()), hex(&bytes("model list")));
+    assert_eq!(ModelList::decode(&bytes("model list")), Ok(model_list()));
 }
 
 /// An index that was loaded from the pages of the file writes the same pages.
@@ -113,6 +119,8 @@ fn every_kind() -> Vec<Observation> {
         Observation::Policy { tenant_id: None, policy: policies()[1].clone() },
         Observation::PolicyGone { tenant_id: Some("u".into()) },
         Observation::PolicyGone { tenant_id: None },
+        Observation::Model { model_id: "m".into(), version: version() },
+        Observation::ModelGone { model_id: "n".into() },
     ]
 }
 
@@ -160,6 +168,8 @@ fn dictionary() -> Page {
         Observation::ReplicaComplete { replica },
         Observation::ReplicaUp { replica: ReplicaSlot(41), member: arriving, address: String::new() },
         Observation::Policy { tenant_id: Some("u".into()), policy },
+        Observation::Model { model_id: "m".into(), version: version() },
+        Observation::Model { model_id: "n".into(), version: one_byte() },
     ];
     Page { incarnation: INCARNATION, number: 0, as_of: 532, records }
 }
@@ -192,6 +202,24 @@ fn first_page() -> Page {
     let block = stored(1, 1, Tier::T1, &[(BlockKey::Hash64(6), 16)]);
     let records = vec![Observation::Stored(Stored { last_seen_ms: 7, access_count: Some(0), ..block })];
     Page { incarnation: INCARNATION, number: 1, as_of: 8, records }
+}
+
+/// Of two whole parts and one of five bytes.
+fn version() -> ModelVersion {
+    let digest = u128::from_be_bytes(std::array::from_fn(|at| at as u8 + 1));
+    ModelVersion { digest: ModelDigest(digest), length: 2 * MODEL_PART_BYTES as u32 + 5 }
+}
+
+fn one_byte() -> ModelVersion {
+    ModelVersion { digest: ModelDigest(version().digest.0.swap_bytes()), length: 1 }
+}
+
+fn model_part() -> ModelPart {
+    ModelPart { digest: version().digest, number: 2, contents: (0..version().part_bytes(2) as u8).collect() }
+}
+
+fn model_list() -> ModelList {
+    ModelList(vec![version(), one_byte()])
 }
 
 fn credits() -> Credits {

@@ -16,7 +16,8 @@ use tonic::Streaming;
 use warmroute::fingerprint::{BlockSize, prefix_hashes};
 use warmroute::native::hub::{Hub, HubConfig};
 use warmroute::observation::{
-    BlockKey, Observation, ReplicaStats, Stored, StreamBody, StreamMessage, SubscriberMessage, Subscription,
+    BlockKey, ModelDigest, ModelPart, ModelVersion, Observation, ReplicaStats, Stored, StreamBody, StreamMessage,
+    SubscriberMessage, Subscription,
 };
 use warmroute::routing::policy::Policy;
 use warmroute::wire::{self, v1};
@@ -232,6 +233,9 @@ pub struct Observer {
     /// When each replica was said to hold still what it held.
     pub reasserted: BTreeMap<String, Vec<u64>>,
     pub policies: BTreeMap<Option<String>, Policy>,
+    pub models: BTreeMap<String, ModelVersion>,
+    /// Parts of models, in the order in which they came.
+    pub parts: Vec<ModelPart>,
     names: BTreeMap<u32, String>,
     scopes: BTreeMap<u32, String>,
 }
@@ -262,6 +266,8 @@ impl Observer {
             stored: Vec::new(),
             reasserted: BTreeMap::new(),
             policies: BTreeMap::new(),
+            models: BTreeMap::new(),
+            parts: Vec::new(),
             names: BTreeMap::new(),
             scopes: BTreeMap::new(),
         }
@@ -308,6 +314,18 @@ impl Observer {
         Ok(())
     }
 
+    /// Asks for a model's contents.
+    pub async fn want(&mut self, digest: ModelDigest, first_part: u32) {
+        let want = wire::subscriber_message_to_proto(&SubscriberMessage::WantModel { digest, first_part });
+        self.requests.send(want).await.unwrap();
+    }
+
+    /// Acknowledges all that came.
+    pub async fn acknowledge(&mut self) {
+        let acknowledge = wire::subscriber_message_to_proto(&SubscriberMessage::Acknowledge(self.numbers));
+        self.requests.send(acknowledge).await.unwrap();
+    }
+
     pub fn holds(&self, replica: &str, token_ids: &[u32]) -> bool {
         self.held.get(replica).cloned().unwrap_or_default() == keys_of(token_ids)
     }
@@ -327,6 +345,11 @@ impl Observer {
             StreamBody::Heartbeat => {
                 assert_eq!(message.sequence, self.sequence, "a heartbeat does not move the position");
                 self.kinds.push("heartbeat");
+            }
+            StreamBody::ModelPart(part) => {
+                assert_eq!(message.sequence, self.sequence, "a part does not move the position");
+                self.kinds.push("model_part");
+                self.parts.push(part);
             }
             StreamBody::Chunk(observations) => {
                 assert_eq!(message.sequence, 0, "there is no position inside a reset");
@@ -394,6 +417,12 @@ impl Observer {
             Observation::PolicyGone { tenant_id } => {
                 self.policies.remove(&tenant_id);
             }
+            Observation::Model { model_id, version } => {
+                self.models.insert(model_id, version);
+            }
+            Observation::ModelGone { model_id } => {
+                self.models.remove(&model_id);
+            }
             Observation::Reasserted { replica, at_ms } => {
                 self.reasserted.entry(self.names[&replica.0].clone()).or_default().push(at_ms);
             }
@@ -432,6 +461,7 @@ impl RawStream {
                 Kind::Resumed(_) => "resumed",
                 Kind::Delta(_) => "delta",
                 Kind::Heartbeat(_) => "heartbeat",
+                Kind::ModelPart(_) => "model_part",
             });
         }
         kinds

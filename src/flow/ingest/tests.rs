@@ -1,6 +1,6 @@
 use super::*;
 use crate::index::log::Incarnation;
-use crate::observation::{Member, Stored, StoredBlock, Tier};
+use crate::observation::{BlockKey, Member, ModelDigest, ModelPart, ModelVersion, Stored, StoredBlock, Tier};
 use crate::routing::policy::Policy;
 
 const HEARD: Heard = Heard { stream: StreamToken(1), at_ms: 1_000 };
@@ -172,6 +172,72 @@ fn batches_are_taken_up_to_a_size_and_all_bytes_are_accounted_for() {
     assert_eq!(leader.ingest.take_batch(usize::MAX).unwrap().number, leader.number);
     assert_eq!(leader.ingest.queued_bytes(), 0);
     assert!(leader.ingest.take_batch(usize::MAX).is_none());
+}
+
+#[test]
+fn a_part_of_a_package_comes_alone_in_its_turn_and_moves_nothing() {
+    let mut leader = Leader::new(10);
+    leader.reset(vec![]);
+    let part = ModelPart { digest: ModelDigest(1), number: 0, contents: vec![7; 40] };
+    leader.delta(1, vec![]).unwrap();
+    // What it says of the position is not looked at: it neither confirms nor refutes it.
+    leader.hear(77, StreamBody::ModelPart(part.clone())).unwrap();
+    leader.delta(2, vec![]).unwrap();
+    assert_eq!(leader.ingest.queued_bytes(), 40);
+    let taken: Vec<_> = std::iter::from_fn(|| leader.ingest.take_batch(usize::MAX))
+        .map(|batch| (batch.number, batch.part, batch.position.map(|position| position.sequence)))
+        .collect();
+    assert_eq!(taken, [(4, None, Some(1)), (5, Some(part.clone()), None), (6, None, Some(2))]);
+    assert_eq!(leader.ingest.queued_bytes(), 0);
+    // In the middle of a reset as well, and before any state.
+    leader.hear(0, StreamBody::Reset).unwrap();
+    leader.hear(0, StreamBody::ModelPart(part.clone())).unwrap();
+    leader.hear(2, StreamBody::ResetComplete).unwrap();
+    assert_eq!(leader.ingest.position(), Some(Position { epoch: 7, sequence: 2 }));
+    assert_eq!(Leader::new(10).hear(0, StreamBody::ModelPart(part)), Ok(()));
+}
+
+#[test]
+fn a_reset_ends_the_models_that_it_does_not_announce_again() {
+    let mut leader = Leader::new(10);
+    let model = |model_id: &str, digest| Observation::Model {
+        model_id: model_id.into(),
+        version: ModelVersion { digest: ModelDigest(digest), length: 1 },
+    };
+    leader.reset(vec![model("a", 1), model("b", 2)]);
+    leader.delta(1, vec![model("c", 3), model("b", 4)]).unwrap();
+    leader.commit();
+    leader.hear(0, StreamBody::Reset).unwrap();
+    leader.hear(0, StreamBody::Chunk(vec![model("b", 4)])).unwrap();
+    // A reset that is begun anew forgets nothing of what there was.
+    leader.hear(0, StreamBody::Reset).unwrap();
+    leader.hear(0, StreamBody::Chunk(vec![model("c", 5)])).unwrap();
+    leader.commit();
+    let models = |leader: &Leader| -> Vec<(String, u128)> {
+        let models = leader.index.dictionary().models();
+        models.map(|(model_id, version)| (model_id.to_owned(), version.digest.0)).collect()
+    };
+    assert_eq!(models(&leader), [("a".into(), 1), ("b".into(), 4), ("c".into(), 5)], "not yet");
+    leader.hear(0, StreamBody::ResetComplete).unwrap();
+    leader.commit();
+    assert_eq!(models(&leader), [("c".into(), 5)]);
+    // Another leader knows of those that the log has.
+    let head = Head::new(Incarnation(1), 2, 3, 8);
+    leader.ingest = Ingest::new(&head, &leader.index, 10, 500);
+    leader.reset(vec![]);
+    assert_eq!(models(&leader), []);
+}
+
+#[test]
+fn a_log_announces_only_so_many_models() {
+    let mut leader = Leader::new(10);
+    let version = ModelVersion { digest: ModelDigest(1), length: 1 };
+    let model = |at: usize| Observation::Model { model_id: at.to_string(), version };
+    leader.reset((0..=MAX_MODELS).map(model).collect());
+    assert_eq!(leader.index.dictionary().models().count(), MAX_MODELS);
+    leader.delta(1, vec![Observation::ModelGone { model_id: "7".into() }, model(MAX_MODELS)]).unwrap();
+    leader.commit();
+    assert!(leader.index.dictionary().model("256").is_some() && leader.index.dictionary().model("7").is_none());
 }
 
 #[test]

@@ -79,7 +79,8 @@ impl Ingest {
     /// use them again. Those that stay lose the hub's number, so that the next leader sees that they are not in use.
     pub(super) fn end_unused_scopes(&mut self, index: &Index, out: &mut Vec<Observation>) {
         for slot in self.unused.turn() {
-            let Some(unused) = self.unused.scopes.get_mut(&slot).filter(|unused| unused.after <= self.taken) else {
+            let Some(unused) = self.unused.scopes.get_mut(&slot).filter(|unused| unused.after <= self.queue.taken())
+            else {
                 continue;
             };
             let Some(scope) = index.dictionary().scope(slot) else { continue };
@@ -95,6 +96,6 @@ impl Ingest {
 
     /// How many messages have been taken once the one that is being read is.
     fn after_this_message(&self) -> u64 {
-        self.taken + self.queued + 1
+        self.queue.taken_in_the_end() + 1
     }
 }

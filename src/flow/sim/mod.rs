@@ -3,6 +3,7 @@
 mod hits;
 mod hub;
 mod interleaved;
+pub(super) mod packages;
 mod random;
 mod scenarios;
 

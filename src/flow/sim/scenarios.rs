@@ -2,6 +2,7 @@
 
 mod full;
 mod metered;
+mod models;
 mod widths;
 
 use std::rc::Rc;

@@ -1,20 +1,38 @@
-//! `/v1/completions`: what is read from the body, and the replies' shapes.
+//! What is asked for: the body of a request for text.
 //!
-//! In: a body. Out: a [`CompletionRequest`], or a fault that names the field. Read are `prompt` (a string, or an array
-//! of token ids), `model`, `max_tokens`, `n` (only 1), `stream`, `stream_options.include_usage` and
-//! `return_token_ids`; null counts as absent; all other fields are accepted and have no effect. Replies have the shapes of
-//! vLLM's OpenAI server.
+//! In: a body. Out: a [`CompletionRequest`], or a fault that names the field. Read are the prompt, `model`, `n` (only 1),
+//! `stream`, `stream_options.include_usage`, `return_token_ids` and how many tokens to generate; null counts as absent; all
+//! other fields are accepted and have no effect but on what a chat template makes of them.
+//!
+//! | [`Api`] | Prompt | Tokens to generate |
+//! |---|---|---|
+//! | `/v1/completions` | `prompt`, a string (with `add_special_tokens`) or an array of token ids | `max_tokens` |
+//! | `/v1/chat/completions` | the whole body, through the model's template | `max_completion_tokens`, `max_tokens` |
+//! | `/v1/responses` | the same | `max_output_tokens` |
+//! | `/v1/messages` | the same | `max_tokens` |
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::tokens;
+use super::vocabulary::Vocabulary;
+use crate::request::{ChatApi, TextPrompt};
 
-/// vLLM's default for `max_tokens` on this path.
+/// vLLM's default for `max_tokens` of completions; an engine that generates nothing of worth needs no other.
 const DEFAULT_MAX_TOKENS: usize = 16;
+
+/// What a body means, and so what a reply looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// `/v1/completions`.
+    Completions,
+    /// A conversation.
+    Chat(ChatApi),
+}
 
 /// A request that can be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompletionRequest {
+    /// What kind of request it is.
+    pub api: Api,
     /// The LoRA adapter that is to compute it; none for the model itself.
     pub lora: Option<String>,
     /// The prompt.
@@ -45,64 +63,44 @@ pub enum InvalidRequest {
     UnknownModel(String),
 }
 
-/// What all parts of one reply share.
-#[derive(Clone, Debug)]
-pub struct Reply {
-    /// `cmpl-` and a number.
-    pub id: String,
-    /// Unix time in seconds.
-    pub created: u64,
+/// What an engine serves, as far as a request has to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Served<'a> {
     /// The model.
-    pub model: String,
-}
-
-/// The counts of a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Of those, the ones that came from the cache.
-    pub cached_tokens: usize,
-    /// Tokens generated.
-    pub completion_tokens: usize,
+    pub model: &'a str,
+    /// The LoRA adapters on it.
+    pub loras: &'a [String],
+    /// What makes token ids of text.
+    pub vocabulary: &'a Vocabulary,
+    /// The most tokens that a prompt and its completion may have together.
+    pub capacity_tokens: usize,
 }
 
 // === impl CompletionRequest ===
 
 impl CompletionRequest {
-    /// Reads a body sent to an engine that serves `model` and the adapters `loras` on it, and has room for
-    /// `capacity_tokens`.
+    /// Reads a body.
     ///
     /// # Errors
     /// When it cannot be run, with the cause.
-    pub fn parse(
-        body: &[u8],
-        model: &str,
-        loras: &[String],
-        capacity_tokens: usize,
-    ) -> Result<CompletionRequest, InvalidRequest> {
-        let body: Value = serde_json::from_slice(body).map_err(|error| InvalidRequest::Body(error.to_string()))?;
-        let Value::Object(body) = body else {
-            return Err(InvalidRequest::Body(format!("found {}, an object is needed", kind(&body))));
-        };
-        // vLLM takes a request that names no model for the one it serves.
-        let lora = match present(&body, "model") {
-            None => None,
-            Some(Value::String(name)) if name == model => None,
-            Some(Value::String(name)) if loras.contains(name) => Some(name.clone()),
-            Some(Value::String(name)) => return Err(InvalidRequest::UnknownModel(name.clone())),
-            Some(other) => return Err(wrong_type("model", other, "a string")),
-        };
+    pub fn parse(api: Api, bytes: &[u8], served: Served<'_>) -> Result<CompletionRequest, InvalidRequest> {
+        let Served { vocabulary, capacity_tokens, .. } = served;
+        let body = object(bytes)?;
+        let lora = served.adapter(&body)?;
         if let Some(n) = present(&body, "n").filter(|n| n.as_u64() != Some(1)) {
             return Err(invalid("n", format!("found {n}, only 1 is supported")));
         }
         let request = CompletionRequest {
+            api,
             lora,
-            prompt: parse_prompt(&body)?,
-            max_tokens: parse_max_tokens(&body)?,
-            stream: parse_flag(&body, "stream")?,
+            prompt: match api {
+                Api::Completions => parse_prompt(&body, vocabulary)?,
+                Api::Chat(api) => conversation(api, bytes, vocabulary)?,
+            },
+            max_tokens: parse_max_tokens(api, &body)?,
+            stream: parse_flag(&body, "stream", false)?,
             include_usage: parse_include_usage(&body)?,
-            return_token_ids: parse_flag(&body, "return_token_ids")?,
+            return_token_ids: parse_flag(&body, "return_token_ids", false)?,
         };
         let asked = request.prompt.len().saturating_add(request.max_tokens);
         if asked > capacity_tokens {
@@ -117,11 +115,59 @@ impl CompletionRequest {
     }
 }
 
-fn parse_prompt(body: &Map<String, Value>) -> Result<Vec<u32>, InvalidRequest> {
+// === impl Served ===
+
+impl Served<'_> {
+    /// The adapter that a body names as its model, if it is not the model itself.
+    ///
+    /// # Errors
+    /// When it names something that is not served.
+    pub(super) fn adapter(&self, body: &Map<String, Value>) -> Result<Option<String>, InvalidRequest> {
+        // vLLM takes a request that names no model for the one it serves.
+        match present(body, "model") {
+            None => Ok(None),
+            Some(Value::String(name)) if name == self.model => Ok(None),
+            Some(Value::String(name)) if self.loras.contains(name) => Ok(Some(name.clone())),
+            Some(Value::String(name)) => Err(InvalidRequest::UnknownModel(name.clone())),
+            Some(other) => Err(wrong_type("model", other, "a string")),
+        }
+    }
+}
+
+/// The object that a body must be.
+pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, InvalidRequest> {
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(other) => Err(InvalidRequest::Body(format!("found {}, an object is needed", kind(&other)))),
+        Err(error) => Err(InvalidRequest::Body(error.to_string())),
+    }
+}
+
+/// The token ids of a conversation.
+pub(super) fn conversation(api: ChatApi, body: &[u8], vocabulary: &Vocabulary) -> Result<Vec<u32>, InvalidRequest> {
+    let param = if api == ChatApi::Responses { "input" } else { "messages" };
+    vocabulary
+        .tokenize(&TextPrompt::Chat { api, body: body.to_vec() })
+        .map_err(|why| invalid(param, format!("no prompt can be made of it: {why}")))
+}
+
+/// The token ids of a text that stands for itself.
+pub(super) fn plain(
+    body: &Map<String, Value>,
+    text: &str,
+    vocabulary: &Vocabulary,
+) -> Result<Vec<u32>, InvalidRequest> {
+    let add_special_tokens = parse_flag(body, "add_special_tokens", true)?;
+    vocabulary
+        .tokenize(&TextPrompt::Plain { text: text.to_owned(), add_special_tokens })
+        .map_err(|why| invalid("prompt", why))
+}
+
+fn parse_prompt(body: &Map<String, Value>, vocabulary: &Vocabulary) -> Result<Vec<u32>, InvalidRequest> {
     const ALLOWED: &str = "a string or an array of token ids";
     let prompt = match present(body, "prompt") {
         None => return Err(invalid("prompt", format!("missing, {ALLOWED} is needed"))),
-        Some(Value::String(text)) => tokens::tokenize(text),
+        Some(Value::String(text)) => plain(body, text, vocabulary)?,
         Some(Value::Array(ids)) => ids.iter().enumerate().map(token_id).collect::<Result<_, _>>()?,
         Some(other) => return Err(wrong_type("prompt", other, ALLOWED)),
     };
@@ -138,29 +184,35 @@ fn token_id((index, value): (usize, &Value)) -> Result<u32, InvalidRequest> {
     })
 }
 
-fn parse_max_tokens(body: &Map<String, Value>) -> Result<usize, InvalidRequest> {
-    let Some(value) = present(body, "max_tokens") else { return Ok(DEFAULT_MAX_TOKENS) };
+fn parse_max_tokens(api: Api, body: &Map<String, Value>) -> Result<usize, InvalidRequest> {
+    let names: &[&'static str] = match api {
+        Api::Completions | Api::Chat(ChatApi::Messages) => &["max_tokens"],
+        Api::Chat(ChatApi::ChatCompletions) => &["max_completion_tokens", "max_tokens"],
+        Api::Chat(ChatApi::Responses) => &["max_output_tokens"],
+    };
+    let given = names.iter().find_map(|name| present(body, name).map(|value| (*name, value)));
+    let Some((name, value)) = given else { return Ok(DEFAULT_MAX_TOKENS) };
     let max_tokens = value.as_u64().and_then(|tokens| usize::try_from(tokens).ok()).filter(|tokens| *tokens > 0);
-    max_tokens.ok_or_else(|| invalid("max_tokens", format!("found {value}, a whole number from 1 is needed")))
+    max_tokens.ok_or_else(|| invalid(name, format!("found {value}, a whole number from 1 is needed")))
 }
 
 fn parse_include_usage(body: &Map<String, Value>) -> Result<bool, InvalidRequest> {
     match present(body, "stream_options") {
         None => Ok(false),
-        Some(Value::Object(options)) => parse_flag(options, "include_usage"),
+        Some(Value::Object(options)) => parse_flag(options, "include_usage", false),
         Some(other) => Err(wrong_type("stream_options", other, "an object")),
     }
 }
 
-fn parse_flag(object: &Map<String, Value>, name: &'static str) -> Result<bool, InvalidRequest> {
+fn parse_flag(object: &Map<String, Value>, name: &'static str, default: bool) -> Result<bool, InvalidRequest> {
     match present(object, name) {
-        None => Ok(false),
+        None => Ok(default),
         Some(Value::Bool(flag)) => Ok(*flag),
         Some(other) => Err(wrong_type(name, other, "true or false")),
     }
 }
 
-fn present<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+pub(super) fn present<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     object.get(name).filter(|value| !value.is_null())
 }
 
@@ -168,7 +220,7 @@ fn wrong_type(param: &'static str, found: &Value, allowed: &str) -> InvalidReque
     invalid(param, format!("found {}, {allowed} is needed", kind(found)))
 }
 
-fn invalid(param: &'static str, problem: String) -> InvalidRequest {
+pub(super) fn invalid(param: &'static str, problem: String) -> InvalidRequest {
     InvalidRequest::Field { param, problem }
 }
 
@@ -183,79 +235,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-// === impl Reply ===
-
-impl Reply {
-    /// The whole reply of a request that is not streamed.
-    pub fn whole(&self, request: &CompletionRequest, token_ids: &[u32], usage: Usage) -> Value {
-        let mut choice = choice(token_ids, true);
-        if request.return_token_ids {
-            set(&mut choice, "prompt_token_ids", json!(request.prompt));
-            set(&mut choice, "token_ids", json!(token_ids));
-        }
-        self.object(json!([choice]), Some(usage))
-    }
-
-    /// The chunk with one token of a stream. The first one also has the prompt's ids, when ids are asked for.
-    pub fn chunk(&self, request: &CompletionRequest, token_id: u32, first: bool, last: bool) -> Value {
-        let mut choice = choice(&[token_id], last);
-        if request.return_token_ids {
-            if first {
-                set(&mut choice, "prompt_token_ids", json!(request.prompt));
-            }
-            set(&mut choice, "token_ids", json!([token_id]));
-        }
-        self.object(json!([choice]), None)
-    }
-
-    /// The chunk with the usage alone.
-    pub fn usage_chunk(&self, usage: Usage) -> Value {
-        self.object(json!([]), Some(usage))
-    }
-
-    fn object(&self, choices: Value, usage: Option<Usage>) -> Value {
-        let mut object = json!({
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        });
-        if let Some(usage) = usage {
-            set(&mut object, "usage", usage.to_json());
-        }
-        object
-    }
-}
-
-fn choice(token_ids: &[u32], last: bool) -> Value {
-    json!({
-        "index": 0,
-        "text": tokens::detokenize(token_ids),
-        "logprobs": null,
-        "finish_reason": last.then_some("length"),
-        "stop_reason": null,
-    })
-}
-
-fn set(object: &mut Value, name: &str, value: Value) {
-    if let Value::Object(fields) = object {
-        fields.insert(name.to_owned(), value);
-    }
-}
-
-// === impl Usage ===
-
-impl Usage {
-    fn to_json(self) -> Value {
-        json!({
-            "prompt_tokens": self.prompt_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "completion_tokens": self.completion_tokens,
-            "prompt_tokens_details": { "cached_tokens": self.cached_tokens },
-        })
-    }
-}
+// === impl InvalidRequest ===
 
 impl std::fmt::Display for InvalidRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -271,16 +251,25 @@ impl std::error::Error for InvalidRequest {}
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
+    fn parse_bytes(body: &[u8]) -> Result<CompletionRequest, InvalidRequest> {
+        let (loras, vocabulary) = (["sql".to_owned()], Vocabulary::bytes());
+        let served = Served { model: "m", loras: &loras, vocabulary: &vocabulary, capacity_tokens: 1_000 };
+        CompletionRequest::parse(Api::Completions, body, served)
+    }
+
     fn parse(body: Value) -> Result<CompletionRequest, InvalidRequest> {
-        CompletionRequest::parse(body.to_string().as_bytes(), "m", &["sql".to_owned()], 1_000)
+        parse_bytes(body.to_string().as_bytes())
     }
 
     #[test]
     fn both_prompt_forms_and_the_defaults() {
         let request = parse(json!({ "model": "m", "prompt": "ab", "temperature": 0.5 })).unwrap();
         let expected = CompletionRequest {
+            api: Api::Completions,
             lora: None,
             prompt: vec![97, 98],
             max_tokens: 16,
@@ -294,6 +283,7 @@ mod tests {
             "stream_options": { "include_usage": true },
         });
         let expected = CompletionRequest {
+            api: Api::Completions,
             lora: None,
             prompt: vec![1, u32::MAX],
             max_tokens: 3,
@@ -331,6 +321,6 @@ mod tests {
             let fault = parse(body.clone()).unwrap_err().to_string();
             assert!(fault.starts_with(expected), "{body}: {fault}");
         }
-        assert!(matches!(CompletionRequest::parse(b"{", "m", &[], 9), Err(InvalidRequest::Body(_))));
+        assert!(matches!(parse_bytes(b"{"), Err(InvalidRequest::Body(_))));
     }
 }

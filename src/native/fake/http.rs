@@ -2,7 +2,9 @@
 //!
 //! | Path | Answer |
 //! |---|---|
-//! | `POST /v1/completions` | see [`completion`](super::completion) |
+//! | `POST /v1/completions` | see [`completion`](super::completion) and [`reply`](super::reply) |
+//! | `POST /v1/chat/completions`, `/v1/responses`, `/v1/messages` | the same; only with a model's vocabulary |
+//! | `POST /tokenize`, `/detokenize` | the ids of `messages` or of `prompt`, the text of `tokens`, as vLLM has it |
 //! | `GET /v1/models` | the one model, and the adapters on it |
 //! | `GET /health` | 200, empty |
 //! | `GET /metrics` | see [`metrics`] |
@@ -11,7 +13,6 @@
 //!
 //! Anything else is 404 or 405 with vLLM's body. Every request is logged, and every response has `x-engine-id`.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -23,14 +24,19 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
-use futures::{StreamExt, stream};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use super::completion::{CompletionRequest, InvalidRequest, Reply, Usage};
+use super::completion::{
+    Api, CompletionRequest, InvalidRequest, Served, conversation, invalid, object, plain, present,
+};
 use super::metrics;
+use super::reply::Reply;
 use super::request_log::RequestLog;
-use super::scheduler::{Generation, Scheduler};
+use super::scheduler::Scheduler;
+use super::streamed::respond;
+use super::vocabulary::Vocabulary;
+use crate::request::ChatApi;
 
 /// The largest body read.
 pub const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
@@ -47,6 +53,8 @@ pub struct App {
     pub model: Arc<str>,
     /// The LoRA adapters on it.
     pub loras: Arc<[String]>,
+    /// What makes token ids of text.
+    pub vocabulary: Arc<Vocabulary>,
     /// What runs requests.
     pub scheduler: Scheduler,
     /// What arrived.
@@ -63,9 +71,31 @@ enum BodyFault {
     Broken,
 }
 
+// === impl App ===
+
+impl App {
+    fn served(&self) -> Served<'_> {
+        Served {
+            model: &self.model,
+            loras: &self.loras,
+            vocabulary: &self.vocabulary,
+            capacity_tokens: self.scheduler.capacity_tokens(),
+        }
+    }
+}
+
 /// The paths over `app`.
 pub fn router(app: App) -> axum::Router {
-    axum::Router::new()
+    let mut conversations = axum::Router::new();
+    if app.vocabulary.is_a_models() {
+        conversations = conversations
+            .route("/v1/chat/completions", post(chat))
+            .route("/v1/responses", post(responses))
+            .route("/v1/messages", post(messages));
+    }
+    conversations
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
         .route("/v1/completions", post(completions))
         .route("/v1/models", get(models))
         .route("/health", get(async || StatusCode::OK))
@@ -115,11 +145,27 @@ async fn read_body(mut body: Body, received: &mut Vec<u8>) -> Result<(), BodyFau
 }
 
 async fn completions(State(app): State<App>, headers: HeaderMap, body: Bytes) -> Response {
-    if !is_json(&headers) {
+    generate(app, &headers, &body, Api::Completions).await
+}
+
+async fn chat(State(app): State<App>, headers: HeaderMap, body: Bytes) -> Response {
+    generate(app, &headers, &body, Api::Chat(ChatApi::ChatCompletions)).await
+}
+
+async fn responses(State(app): State<App>, headers: HeaderMap, body: Bytes) -> Response {
+    generate(app, &headers, &body, Api::Chat(ChatApi::Responses)).await
+}
+
+async fn messages(State(app): State<App>, headers: HeaderMap, body: Bytes) -> Response {
+    generate(app, &headers, &body, Api::Chat(ChatApi::Messages)).await
+}
+
+async fn generate(app: App, headers: &HeaderMap, body: &[u8], api: Api) -> Response {
+    if !is_json(headers) {
         let message = "Unsupported Media Type: Only 'application/json' is allowed";
         return error(StatusCode::BAD_REQUEST, "BadRequestError", Some("content-type"), message);
     }
-    let request = match CompletionRequest::parse(&body, &app.model, &app.loras, app.scheduler.capacity_tokens()) {
+    let request = match CompletionRequest::parse(api, body, app.served()) {
         Ok(request) => request,
         Err(fault) => return refusal(&fault),
     };
@@ -129,56 +175,48 @@ async fn completions(State(app): State<App>, headers: HeaderMap, body: Bytes) ->
         return error(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", None, message);
     };
     let reply = Reply {
-        id: format!("cmpl-{}", app.completions.fetch_add(1, Ordering::Relaxed)),
+        number: app.completions.fetch_add(1, Ordering::Relaxed),
         created: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs(),
         model: request.lora.clone().unwrap_or_else(|| app.model.to_string()),
+        api,
     };
-    if request.stream {
-        stream_reply(request, reply, generation)
-    } else {
-        whole_reply(request, reply, generation).await
-    }
+    respond(request, reply, app.vocabulary, generation).await
 }
 
-async fn whole_reply(request: CompletionRequest, reply: Reply, mut generation: Generation) -> Response {
-    let mut token_ids = Vec::new();
-    while let Some(token_id) = generation.next_token().await {
-        token_ids.push(token_id);
-    }
-    Json(reply.whole(&request, &token_ids, usage(&generation))).into_response()
-}
-
-/// Server-sent events: a chunk per token, the usage if asked for, `[DONE]`. Dropped by the client, it stops.
-fn stream_reply(request: CompletionRequest, reply: Reply, generation: Generation) -> Response {
-    let closing_request = request.clone();
-    let closing_reply = reply.clone();
-    let prompt_tokens = generation.prompt_tokens();
-    let cached_tokens = generation.cached_tokens();
-    let chunks = stream::unfold(generation, move |mut generation| {
-        let (request, reply) = (request.clone(), reply.clone());
-        async move {
-            let token_id = generation.next_token().await?;
-            let produced = generation.produced();
-            let chunk = reply.chunk(&request, token_id, produced == 1, produced == request.max_tokens);
-            Some((server_sent(&chunk.to_string()), generation))
+/// vLLM's `/tokenize`: of `messages`, or of `prompt`.
+async fn tokenize(State(app): State<App>, body: Bytes) -> Response {
+    let ids = object(&body).and_then(|fields| {
+        app.served().adapter(&fields)?;
+        match present(&fields, "prompt") {
+            _ if present(&fields, "messages").is_some() => {
+                conversation(ChatApi::ChatCompletions, &body, &app.vocabulary)
+            }
+            Some(Value::String(text)) => plain(&fields, text, &app.vocabulary),
+            _ => Err(invalid("prompt", "no string, and no messages either".to_owned())),
         }
     });
-    let closing_usage = Usage { prompt_tokens, cached_tokens, completion_tokens: closing_request.max_tokens };
-    let usage = closing_request.include_usage.then(|| closing_reply.usage_chunk(closing_usage).to_string());
-    let closing = usage.into_iter().chain(["[DONE]".to_owned()]).map(|data| server_sent(&data));
-    let body = Body::from_stream(chunks.chain(stream::iter(closing.collect::<Vec<_>>())));
-    ([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], body).into_response()
+    match ids {
+        Ok(ids) => {
+            let max_model_len = app.scheduler.capacity_tokens();
+            let answer = json!({
+                "count": ids.len(), "max_model_len": max_model_len, "tokens": ids, "token_strs": null,
+            });
+            Json(answer).into_response()
+        }
+        Err(fault) => refusal(&fault),
+    }
 }
 
-fn server_sent(data: &str) -> Result<Bytes, Infallible> {
-    Ok(Bytes::from(format!("data: {data}\n\n")))
-}
-
-fn usage(generation: &Generation) -> Usage {
-    Usage {
-        prompt_tokens: generation.prompt_tokens(),
-        cached_tokens: generation.cached_tokens(),
-        completion_tokens: generation.produced(),
+async fn detokenize(State(app): State<App>, body: Bytes) -> Response {
+    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    let ids = object(&body).and_then(|fields| {
+        let tokens = present(&fields, "tokens").and_then(Value::as_array);
+        let ids: Option<Vec<u32>> = tokens.and_then(|tokens| tokens.iter().map(id).collect());
+        ids.ok_or_else(|| invalid("tokens", "an array of token ids is needed".to_owned()))
+    });
+    match ids {
+        Ok(ids) => Json(json!({ "prompt": app.vocabulary.detokenize(&ids) })).into_response(),
+        Err(fault) => refusal(&fault),
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! It has a [block cache](cache) of fixed capacity with the engine's own [keys](engine_key), publishes the cache's
 //! changes as [KV events](events) over [ZeroMQ](publisher) with replay, and answers [completions](completion) after the
-//! time that the uncached part of a prompt takes ([scheduler], [`Timing`]). It generates [text](tokens) that means
-//! nothing. Everything about one engine is drawn anew when it starts: sequences count from 0, the cache is empty and
+//! time that the uncached part of a prompt takes ([scheduler], [`Timing`]). Text is tokenized by a model's
+//! [vocabulary], or byte by byte; it generates [text](tokens) that means nothing. Everything about one engine is drawn anew when it starts: sequences count from 0, the cache is empty and
 //! its keys differ from any before.
 //!
 //! What it leaves out: preemption, chunked prefill, several KV cache groups, and every sampling parameter.
@@ -15,11 +15,15 @@ pub mod events;
 pub mod http;
 pub mod metrics;
 pub mod options;
+mod pieces;
 pub mod publisher;
+pub mod reply;
 pub mod request_log;
 pub mod scheduler;
 pub mod server;
+mod streamed;
 pub mod tokens;
+pub mod vocabulary;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,6 +42,7 @@ use http::App;
 use publisher::{BindError, Endpoints, EventSink, Publisher, PublisherOptions};
 use request_log::RequestLog;
 use scheduler::Scheduler;
+use vocabulary::{InvalidModelDir, Vocabulary};
 
 /// A running engine. Dropped, it stops on its own time; [`Engine::shutdown`] waits until its ports are free.
 pub struct Engine {
@@ -57,6 +62,8 @@ pub enum StartError {
     Id(String),
     /// `kv_replay` without `kv_events`.
     ReplayWithoutEvents,
+    /// `model_dir` holds no model.
+    Model(InvalidModelDir),
     /// The HTTP address cannot be listened on.
     Listen {
         /// The address.
@@ -77,17 +84,22 @@ impl Engine {
     /// When an option is not valid or an address cannot be bound.
     pub async fn start(options: EngineOptions) -> Result<Engine, StartError> {
         let id = HeaderValue::from_str(&options.id).map_err(|_| StartError::Id(options.id.clone()))?;
+        let vocabulary = match &options.model_dir {
+            Some(folder) => Vocabulary::load(folder).map_err(StartError::Model)?,
+            None => Vocabulary::bytes(),
+        };
         let listener = TcpListener::bind(options.listen).await;
         let listener = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
         let (address, listener) = listener.map_err(|source| StartError::Listen { address: options.listen, source })?;
         let stop = CancellationToken::new();
         let (endpoints, sink, publisher) = start_publisher(&options, &stop).await?;
-        let scheduler = Scheduler::new(&options, sink);
+        let scheduler = Scheduler::new(&options, Arc::clone(vocabulary.generated()), sink);
         let requests = RequestLog::default();
         let app = App {
             id,
             model: options.model.into(),
             loras: options.lora.into(),
+            vocabulary: Arc::new(vocabulary),
             scheduler: scheduler.clone(),
             requests: requests.clone(),
             started: SystemTime::now(),
@@ -155,6 +167,7 @@ impl std::fmt::Display for StartError {
         match self {
             StartError::Id(id) => write!(f, "id is {id:?}, visible ASCII characters and spaces are allowed"),
             StartError::ReplayWithoutEvents => f.write_str("kv_replay is set, kv_events is needed with it"),
+            StartError::Model(error) => error.fmt(f),
             StartError::Listen { address, source } => {
                 write!(f, "listen is {address}, an address that is free is needed: {source}")
             }
@@ -167,6 +180,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StartError::Id(_) | StartError::ReplayWithoutEvents => None,
+            StartError::Model(error) => Some(error),
             StartError::Listen { source, .. } => Some(source),
             StartError::Bind(error) => Some(error),
         }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::events::{EventEncoding, EventFormat, HashForm};
@@ -28,6 +29,10 @@ pub struct EngineOptions {
     /// The one model served.
     #[arg(long, default_value = "fake-model")]
     pub model: String,
+    /// A folder with the model's tokenizer.json, tokenizer_config.json and chat_template.jinja; without it a token is a byte
+    /// of text, and there are no conversations.
+    #[arg(long)]
+    pub model_dir: Option<PathBuf>,
     /// A LoRA adapter on it, which requests name in place of the model; may be given several times.
     #[arg(long)]
     pub lora: Vec<String>,
@@ -91,6 +96,7 @@ impl Default for EngineOptions {
             kv_replay: None,
             topic: String::new(),
             model: "fake-model".to_owned(),
+            model_dir: None,
             lora: Vec::new(),
             blocks: NonZeroUsize::MIN.saturating_add(4095),
             block_size: BlockSize::DEFAULT,

@@ -62,6 +62,8 @@ struct Shared {
     timing: Timing,
     generated_tokens_cached: bool,
     capacity_tokens: usize,
+    /// The tokens that may be generated.
+    generated: Arc<[u32]>,
 }
 
 struct State {
@@ -83,8 +85,8 @@ struct Running {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// An idle scheduler over an empty cache.
-    pub fn new(options: &EngineOptions, sink: EventSink) -> Scheduler {
+    /// An idle scheduler over an empty cache, which generates tokens among `generated`.
+    pub fn new(options: &EngineOptions, generated: Arc<[u32]>, sink: EventSink) -> Scheduler {
         let cache = BlockCache::new(options.blocks, options.block_size, EngineKey::random_root());
         Scheduler(Arc::new(Shared {
             places: Arc::new(Semaphore::new(options.max_running.get().min(Semaphore::MAX_PERMITS))),
@@ -93,6 +95,7 @@ impl Scheduler {
             timing: options.timing,
             generated_tokens_cached: options.generated_tokens_cached,
             capacity_tokens: cache.capacity_tokens(),
+            generated,
             state: Mutex::new(State { cache, load: Load::default(), sink }),
         }))
     }
@@ -262,11 +265,11 @@ impl Generation {
         if let Some(previous) = self.produced.checked_sub(1) {
             sleep_until(self.first_token_at + shared.timing.decode(self.produced)).await;
             if shared.generated_tokens_cached {
-                let token_id = self.digest.generate(previous);
+                let token_id = self.digest.generate(previous, &shared.generated);
                 self.running.change(|cache, sequence, events| cache.extend(sequence, token_id, events));
             }
         }
-        let token_id = self.digest.generate(self.produced);
+        let token_id = self.digest.generate(self.produced, &shared.generated);
         self.produced += 1;
         if self.produced == self.max_tokens {
             self.running.finish();
@@ -287,7 +290,7 @@ mod tests {
             max_running: NonZeroUsize::new(max_running).unwrap(),
             ..EngineOptions::default()
         };
-        Scheduler::new(&options, EventSink::none())
+        Scheduler::new(&options, Arc::new([1, 2, 3]), EventSink::none())
     }
 
     async fn complete(scheduler: &Scheduler, prompt: Vec<u32>, max_tokens: usize) -> (usize, Duration) {

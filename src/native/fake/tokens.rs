@@ -1,14 +1,14 @@
-//! Text to token ids and back, and what the fake engine "generates".
+//! Text to token ids and back without a model, and what the fake engine "generates".
 //!
 //! One token is one byte of UTF-8: the token id is the byte's value, 0 to 255, with no special tokens. Prompts given as
-//! token ids may use any u32. Generated tokens are lower-case letters and spaces, picked by a hash of the whole prompt
-//! and the token's position: the same prompt gets the same text from every engine, and a prompt extended by the
-//! generated text has the token ids that the engine computed.
+//! token ids may use any u32. Generated tokens are picked by a hash of the whole prompt and the token's position, without
+//! a model among lower-case letters and spaces: the same prompt gets the same text from every engine, and a prompt
+//! extended by the generated text has the token ids that the engine computed.
 
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64_with_seed};
 
-/// The tokens that may be generated.
-const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz      ";
+/// The tokens that may be generated without a model.
+pub const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz      ";
 
 /// What generation depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +39,11 @@ impl PromptDigest {
         PromptDigest(hasher.digest())
     }
 
-    /// The token generated at `position`, from 0.
-    pub fn generate(self, position: usize) -> u32 {
+    /// The token generated at `position`, from 0, among those that may be.
+    pub fn generate(self, position: usize, among: &[u32]) -> u32 {
         let hash = xxh3_64_with_seed(&position.to_le_bytes(), self.0);
-        let letter = ALPHABET.iter().cycle().nth((hash % 32) as usize);
-        letter.copied().map_or(0, u32::from)
+        let place = hash.checked_rem(among.len() as u64).unwrap_or_default();
+        among.get(place as usize).copied().unwrap_or_default()
     }
 }
 
@@ -51,10 +51,14 @@ impl PromptDigest {
 mod tests {
     use super::*;
 
+    fn generated(prompt: &[u32], count: usize) -> Vec<u32> {
+        let letters: Vec<u32> = ALPHABET.iter().copied().map(u32::from).collect();
+        (0..count).map(|position| PromptDigest::of(prompt).generate(position, &letters)).collect()
+    }
+
     #[test]
     fn generated_text_and_token_ids_agree() {
-        let digest = PromptDigest::of(&tokenize("Once upon a time"));
-        let token_ids: Vec<u32> = (0..64).map(|position| digest.generate(position)).collect();
+        let token_ids = generated(&tokenize("Once upon a time"), 64);
         assert_eq!(tokenize(&detokenize(&token_ids)), token_ids);
     }
 
@@ -65,8 +69,7 @@ mod tests {
 
     #[test]
     fn generation_depends_on_the_prompt_alone() {
-        let text = |prompt: &[u32]| (0..32).map(|n| PromptDigest::of(prompt).generate(n)).collect::<Vec<_>>();
-        assert_eq!(text(&[1, 2]), text(&[1, 2]));
-        assert_ne!(text(&[1, 2]), text(&[1, 3]));
+        assert_eq!(generated(&[1, 2], 32), generated(&[1, 2], 32));
+        assert_ne!(generated(&[1, 2], 32), generated(&[1, 3], 32));
     }
 }

@@ -3,6 +3,7 @@
 //! Every default is named here. A configuration is refused as a whole, with one line for each thing that is wrong.
 
 mod reports;
+mod tokenizers;
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ use crate::fingerprint::BlockSize;
 use crate::routing::policy::Ranking;
 
 pub use reports::{ModelBlocks, ReportsConfig, filled};
+pub use tokenizers::TokenizersConfig;
 
 /// Defaults of the optional fields.
 pub mod defaults {
@@ -92,6 +94,8 @@ pub struct HubConfig {
     pub adapters: BTreeMap<String, Adapter>,
     /// Where CachePolicies are read from, if anywhere.
     pub policies: Option<PoliciesConfig>,
+    /// Where models' tokenizers and chat templates are read from, if anywhere.
+    pub tokenizers: Option<TokenizersConfig>,
     /// `routing`: the settings for lookups that the hub answers itself, named as in the plugin's configuration.
     pub routing: Ranking,
 }
@@ -183,6 +187,7 @@ struct RawConfig {
     #[serde(default)]
     models: Vec<reports::RawModelBlocks>,
     policies: Option<RawPolicies>,
+    tokenizers: Option<tokenizers::RawTokenizers>,
     routing: Option<serde_norway::Value>,
 }
 
@@ -288,6 +293,11 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
     let replicas = replicas(raw.replicas, least, problems);
     let reports = reports::reports(raw.reports.unwrap_or_default(), problems);
     let (models, adapters) = reports::models(raw.models, problems);
+    let tokenizers = raw.tokenizers.map(|raw| {
+        let followed = replicas.iter().map(|replica| replica.model.as_str());
+        let known = followed.chain(models.iter().map(|model| model.model_id.as_str()));
+        tokenizers::tokenizers(raw, known, problems)
+    });
     Some(HubConfig {
         grpc: grpc?,
         http: http?,
@@ -303,6 +313,7 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         models,
         adapters,
         policies,
+        tokenizers,
         routing,
     })
 }

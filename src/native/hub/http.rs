@@ -1,7 +1,8 @@
 //! The HTTP side, for operators: `/metrics`, `/healthz`, `/readyz`, `/state`.
 //!
 //! `/healthz` answers 200 while the process runs. `/readyz` answers 200 once of every replica is known all that can be: it
-//! was caught up with, or could not be reached in time. `/state` is a JSON object: every followed replica, and the first
+//! was caught up with, or could not be reached in time. `/state` is a JSON object: every followed replica, every model whose
+//! text can be turned into token ids, and the first
 //! [`MAX_REPORTED`] of those that producers report, with how many these are.
 
 use std::sync::Arc;
@@ -78,8 +79,24 @@ async fn state(State(operations): State<Operations>) -> Json<Value> {
         "subscribers": operations.metrics.subscribers(),
         "replicas": replicas,
         "reported": operations.state.read(reported),
+        "models": models(&operations.state),
         "reported_total": operations.state.read(|publisher| publisher.reported().len()),
     }))
+}
+
+fn models(state: &HubState) -> Vec<Value> {
+    let all = state.models().all().into_iter();
+    all.map(|(model_id, model)| {
+        json!({
+            "id": model_id,
+            "digest": format!("{:032x}", model.version.digest.0),
+            "bytes": model.version.length,
+            "kind": model.outline.kind,
+            "vocabulary": model.outline.vocabulary,
+            "chat_template": model.has_chat_template,
+        })
+    })
+    .collect()
 }
 
 fn reported(publisher: &Publisher) -> Vec<Value> {

@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::contract::{ContractMetrics, ModelLabels};
+use super::models::ModelMetrics;
 use super::policies::PolicyMetrics;
 use super::replica_cache::Tally;
 use super::state::HubState;
@@ -64,6 +65,7 @@ struct HubMetrics {
     subscribers_dropped: Counter,
     sequence: Gauge,
     policies: PolicyMetrics,
+    models: ModelMetrics,
 }
 
 /// The metrics of one replica.
@@ -116,6 +118,11 @@ impl Metrics {
     /// Those of the directory of CachePolicies.
     pub fn policies(&self) -> PolicyMetrics {
         self.hub.policies.clone()
+    }
+
+    /// Those of the models' directories.
+    pub fn models(&self) -> ModelMetrics {
+        self.hub.models.clone()
     }
 
     /// The metrics of the replica with this id.
@@ -224,6 +231,7 @@ impl HubMetrics {
         registry.register("subscribers_dropped", help, metrics.subscribers_dropped.clone());
         registry.register("sequence", "The latest sequence", metrics.sequence.clone());
         metrics.policies.register(registry);
+        metrics.models.register(registry);
         metrics
     }
 }

@@ -19,6 +19,8 @@ mod exposition;
 mod followed;
 mod http;
 mod metrics;
+pub mod models;
+mod parts;
 pub mod policies;
 mod problems;
 mod reassert;
@@ -27,6 +29,7 @@ mod ring;
 mod scope_filter;
 mod scrape;
 mod service;
+mod shelf;
 mod snapshot;
 mod sockets;
 mod source;
@@ -43,20 +46,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::publisher::{Publisher, PublisherLimits};
-use crate::request::NoTokenizer;
 use crate::routing::policy::Policies;
 pub use config::{HubConfig, InvalidConfig};
 use contract::{Contract, ModelLabels, SharedTokenizer};
 use followed::{Followed, ReplicaIndex};
 use http::Operations;
 use metrics::{Metrics, ReplicaMetrics};
+use models::ModelsFollower;
 use policies::{PolicyFollower, TenantPolicies};
 use scrape::Scraper;
 use service::ObserveService;
@@ -66,6 +69,9 @@ use subscriber::StreamLimits;
 
 /// How long tasks may take to end.
 const SHUTDOWN_LIMIT: Duration = Duration::from_millis(800);
+/// How long a start waits for the models' directories. Until they are read, filters hear that there are no models; they do
+/// hear that the hub lives, which counts for more.
+const MODELS_LIMIT: Duration = Duration::from_secs(3);
 
 /// A running hub.
 pub struct Hub {
@@ -77,10 +83,10 @@ pub struct Hub {
 }
 
 /// What a hub is started with beside its configuration.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct HubOptions {
-    /// Turns the texts of LookupRoute into token ids.
-    pub tokenizer: SharedTokenizer,
+    /// Turns the texts of LookupRoute into token ids, in place of the models' own tokenizers.
+    pub tokenizer: Option<SharedTokenizer>,
 }
 
 /// Why a hub did not start.
@@ -119,6 +125,7 @@ impl Hub {
 
         let replicas = follow_replicas(&config, &state, &metrics, &stop, &mut tasks);
         follow_policies(&config, &state, &metrics, &stop, &mut tasks).await;
+        follow_models(&config, &state, &metrics, &stop, &mut tasks).await;
         tasks.spawn(sweep::run(Arc::clone(&state), stop.clone()));
         let limits = StreamLimits { heartbeat: config.heartbeat, acknowledge_timeout: config.acknowledge_timeout };
         let service =
@@ -214,6 +221,25 @@ async fn follow_policies(
     tasks.spawn(follower.run(policies.poll, publish, stop.clone()));
 }
 
+/// Reads the models' directories, if there are any, and goes on to read them.
+async fn follow_models(
+    config: &HubConfig,
+    state: &Arc<HubState>,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) {
+    let Some(tokenizers) = &config.tokenizers else { return };
+    let follower = ModelsFollower::new(tokenizers.clone(), metrics.models());
+    let (first, first_read) = oneshot::channel();
+    let publisher = Arc::clone(state);
+    let publish = move |models: &shelf::TextModels| publisher.set_models(models);
+    tasks.spawn(follower.run(tokenizers.poll, publish, first, stop.clone()));
+    if timeout(MODELS_LIMIT, first_read).await.is_err() {
+        info!("the models' tokenizers are still being compiled");
+    }
+}
+
 /// Starts the tasks of every replica.
 fn follow_replicas(
     config: &HubConfig,
@@ -251,15 +277,6 @@ async fn listen(field: &'static str, address: SocketAddr) -> Result<(TcpListener
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
-}
-
-// === impl HubOptions ===
-
-impl Default for HubOptions {
-    /// No tokenizer: texts get no hint.
-    fn default() -> HubOptions {
-        HubOptions { tokenizer: Arc::new(NoTokenizer) }
-    }
 }
 
 impl std::fmt::Display for StartError {

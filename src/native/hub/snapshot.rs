@@ -1,6 +1,6 @@
 //! Full state, true as of one sequence, as the observations that rebuild it.
 //!
-//! In: a copy of what each replica holds. Out: observations in the order a reset has: scopes, then for each replica its
+//! In: a copy of what each replica holds. Out: observations in the order a reset has: scopes, policies, models, then for each replica its
 //! announcement, load, blocks, last re-assertion and completion. Blocks of followed replicas come in runs: consecutive
 //! blocks of one prompt that were last seen together, from the first to the last, and none before the one that it goes on
 //! from, if that is held; that is how an index stores them best. Pure.
@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub scopes: Vec<(ScopeSlot, Scope)>,
     /// Every policy.
     pub policies: Vec<Observation>,
+    /// Every model whose text can be turned into token ids.
+    pub models: Vec<Observation>,
     /// Every followed replica that was announced.
     pub replicas: Vec<ReplicaSnapshot>,
     /// What rebuilds the replicas that producers report.
@@ -85,6 +87,12 @@ pub fn policies(index: &Index) -> Vec<Observation> {
         policy: policy.clone(),
     };
     policies.map(policy).collect()
+}
+
+/// The observations that rebuild what is announced of models.
+pub fn models(index: &Index) -> Vec<Observation> {
+    let models = index.dictionary().models();
+    models.map(|(model_id, version)| Observation::Model { model_id: model_id.to_owned(), version }).collect()
 }
 
 /// The observations that rebuild the replicas that producers report, in pieces that fit a message.

@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use super::followed::{Followed, ReplicaIndex, ReplicaView};
 use super::replica_cache::Tally;
 use super::ring::{Numbered, Passed, Ring};
-use super::snapshot::{Snapshot, policies, reported};
+use super::shelf::{ModelShelf, TextModels};
+use super::snapshot::{Snapshot, models, policies, reported};
 use crate::fingerprint::BlockSize;
 use crate::native::engine::KvEvent;
 use crate::observation::{Member, ReplicaSlot, ReplicaStats, Scope, ScopeSlot};
@@ -22,6 +23,7 @@ use crate::publisher::Publisher;
 pub struct HubState {
     epoch: u64,
     inner: RwLock<Inner>,
+    models: ModelShelf,
     sequence: watch::Sender<u64>,
 }
 
@@ -49,12 +51,24 @@ impl HubState {
     /// A state in which nothing of `followed` is known. `epoch` must not be 0 and not repeat.
     pub fn new(epoch: u64, publisher: Publisher, followed: Followed, resume_buffer_bytes: usize) -> HubState {
         let inner = Inner { ring: Ring::new(resume_buffer_bytes), publisher, followed };
-        HubState { epoch, inner: RwLock::new(inner), sequence: watch::Sender::new(0) }
+        HubState { epoch, inner: RwLock::new(inner), models: ModelShelf::default(), sequence: watch::Sender::new(0) }
     }
 
     /// The lifetime of this history.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// The models whose text can be turned into token ids, with their contents.
+    pub fn models(&self) -> &ModelShelf {
+        &self.models
+    }
+
+    /// Replaces the models. Their contents are there before they are announced.
+    pub fn set_models(&self, models: &TextModels) {
+        self.models.replace(models.clone());
+        let versions = models.iter().map(|(model_id, model)| (model_id.clone(), model.version)).collect();
+        self.change(|publisher| publisher.set_models(&versions));
     }
 
     /// Follows the latest sequence.
@@ -109,6 +123,7 @@ impl HubState {
             sequence: inner.ring.last(),
             scopes: inner.scopes(),
             policies: policies(inner.publisher.index()),
+            models: models(inner.publisher.index()),
             replicas: inner.followed.snapshots(),
             reported: reported(&inner.publisher),
         })

@@ -1,7 +1,7 @@
 //! One Observe stream, from the subscriber's first message to its end.
 //!
 //! In: the subscriber's messages and the hub's state. Out: the stream as `observation.proto` promises it: resumed or
-//! reset, then deltas without gaps and heartbeats; messages of at most [`MAX_MESSAGE_BYTES`], and no more under way than
+//! reset, then deltas without gaps and heartbeats, with the parts of a model between them; messages of at most [`MAX_MESSAGE_BYTES`], and no more under way than
 //! the [`Window`] allows. A subscriber whose position leaves the hub's ring while it is served is closed with
 //! `OUT_OF_RANGE`, since only a new subscription may reset it.
 
@@ -18,6 +18,7 @@ use tonic::{Status, Streaming};
 use tracing::info;
 
 use super::metrics::Metrics;
+use super::parts::Parts;
 use super::ring::Numbered;
 use super::scope_filter::ScopeFilter;
 use super::snapshot::Snapshot;
@@ -56,6 +57,8 @@ pub struct Subscriber {
     outgoing: Outgoing,
     window: Window,
     filter: ScopeFilter,
+    /// The contents that the subscriber waits for.
+    wanted: Option<Parts>,
     /// The subscriber's position once it applied every message sent.
     position: u64,
     /// The last change that was looked at; those after the position were not asked for.
@@ -89,6 +92,7 @@ impl Subscriber {
             outgoing,
             window: Window::default(),
             filter: ScopeFilter::default(),
+            wanted: None,
             position: 0,
             looked_at: 0,
             heartbeat_at: Instant::now() + limits.heartbeat,
@@ -119,6 +123,10 @@ impl Subscriber {
         self.begin(&subscription).await?;
         loop {
             self.send_changes().await?;
+            // One part at a time: what changes meanwhile goes first.
+            if self.send_part().await? {
+                continue;
+            }
             let next = tokio::select! {
                 request = self.incoming.next() => self.heard(request).map(|more| more.then_some(())),
                 changed = has_changed(&mut sequence, self.looked_at) => Ok(changed),
@@ -172,7 +180,7 @@ impl Subscriber {
         for (slot, scope) in snapshot.scopes {
             self.send_in_chunks(Observation::Scope { slot, scope }, &mut chunk).await?;
         }
-        for observation in snapshot.policies {
+        for observation in snapshot.policies.into_iter().chain(snapshot.models) {
             self.send_in_chunks(observation, &mut chunk).await?;
         }
         for replica in snapshot.replicas {
@@ -249,6 +257,15 @@ impl Subscriber {
         self.send(StreamBody::Delta { first_sequence, observations }).await
     }
 
+    /// Sends the next part of what the subscriber waits for, if there is room; whether there was one.
+    async fn send_part(&mut self) -> Result<bool, Status> {
+        let Some(part) = self.wanted.as_mut().and_then(|wanted| wanted.next(&self.window)) else { return Ok(false) };
+        if self.wanted.as_ref().is_some_and(Parts::is_empty) {
+            self.wanted = None;
+        }
+        self.send(StreamBody::ModelPart(part)).await.map(|()| true)
+    }
+
     /// A sign of life. Where only changes passed that were not asked for, it moves the position past them.
     async fn keep_alive(&mut self) -> Result<(), Status> {
         if self.looked_at > self.position {
@@ -264,6 +281,7 @@ impl Subscriber {
             StreamBody::Reset | StreamBody::Chunk(_) => 0,
             _ => self.position,
         };
+        let is_part = matches!(body, StreamBody::ModelPart(_));
         let message = StreamMessage { number: self.window.next_number(), epoch: self.state.epoch(), sequence, body };
         let message = stream_message_to_proto(&message);
         let bytes = message.encoded_len();
@@ -282,7 +300,10 @@ impl Subscriber {
             }
         }
         self.window.sent(bytes);
-        self.heartbeat_at = Instant::now() + self.limits.heartbeat;
+        // Parts say nothing of what is known, so that signs of life come beside them as ever.
+        if !is_part {
+            self.heartbeat_at = Instant::now() + self.limits.heartbeat;
+        }
         self.outgoing.send(Ok(message)).await.map_err(|_| Status::cancelled("the subscriber is gone"))
     }
 
@@ -295,7 +316,11 @@ impl Subscriber {
                 self.window.acknowledged(number).map_err(not_sent)?;
                 Ok(true)
             }
-            Ok(SubscriberMessage::WantModel { .. }) => Ok(true),
+            Ok(SubscriberMessage::WantModel { digest, first_part }) => {
+                let model = self.state.models().contents(digest);
+                self.wanted = model.map(|model| Parts::new(model, first_part));
+                Ok(true)
+            }
             Ok(SubscriberMessage::Subscribe(_)) => Err(Status::invalid_argument("`subscribe` came twice")),
             Err(malformed) => Err(Status::invalid_argument(malformed.to_string())),
         }

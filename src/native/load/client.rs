@@ -1,7 +1,8 @@
 //! An HTTP client for the stack: plain requests, and completions whose time to first token is measured.
 //!
-//! Every request has a deadline. The completion client speaks `/v1/completions` with `stream: true` and reads the
-//! server-sent events: the first one with text marks the first token, the last one carries the usage.
+//! Every request has a deadline. The completion client speaks `/v1/completions`, or `/v1/chat/completions` where the prompt
+//! is a conversation, with `stream: true`, and reads the server-sent events: the first one with text marks the first token,
+//! the last one carries the usage.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 /// The longest that one request may take.
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -43,13 +45,23 @@ pub struct RequestFailed {
 }
 
 /// A prompt, in one of the forms that the API takes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
     /// Text, which the engine tokenizes.
     Text(String),
     /// Token ids.
     TokenIds(Vec<u32>),
+    /// A conversation, which the engine renders and tokenizes.
+    Chat(Chat),
+}
+
+/// A conversation, as OpenAI's API has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chat {
+    /// The messages so far.
+    pub messages: Vec<Value>,
+    /// The tools that may be called.
+    pub tools: Vec<Value>,
 }
 
 /// A completion that was streamed to its end.
@@ -79,8 +91,13 @@ struct Event {
 
 #[derive(Deserialize)]
 struct Choice {
-    #[serde(default)]
-    text: String,
+    text: Option<String>,
+    delta: Option<Delta>,
+}
+
+#[derive(Deserialize)]
+struct Delta {
+    content: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -92,6 +109,25 @@ struct Usage {
 #[derive(Deserialize)]
 struct PromptTokensDetails {
     cached_tokens: Option<u64>,
+}
+
+// === impl Prompt ===
+
+impl Prompt {
+    /// Where it is sent, and the fields that say it.
+    fn path_and_body(&self) -> (&'static str, Map<String, Value>) {
+        let field = |name: &str, value: Value| (name.to_owned(), value);
+        match self {
+            Prompt::Text(text) => ("/v1/completions", Map::from_iter([field("prompt", json!(text))])),
+            Prompt::TokenIds(ids) => ("/v1/completions", Map::from_iter([field("prompt", json!(ids))])),
+            Prompt::Chat(chat) => {
+                // An empty list of tools is refused.
+                let tools = (!chat.tools.is_empty()).then(|| field("tools", json!(chat.tools)));
+                let messages = field("messages", json!(chat.messages));
+                ("/v1/chat/completions", std::iter::once(messages).chain(tools).collect())
+            }
+        }
+    }
 }
 
 // === impl Client ===
@@ -150,18 +186,20 @@ impl Client {
         prompt: &Prompt,
         max_tokens: u32,
     ) -> Result<Completion, RequestFailed> {
-        let url = format!("{base}/v1/completions");
-        let body = serde_json::json!({
-            "model": model,
-            "prompt": prompt,
-            "max_tokens": max_tokens,
-            "stream": true,
-            "stream_options": { "include_usage": true },
-        });
+        let (path, mut body) = prompt.path_and_body();
+        let url = format!("{base}{path}");
+        for (field, value) in [
+            ("model", json!(model)),
+            ("max_tokens", json!(max_tokens)),
+            ("stream", json!(true)),
+            ("stream_options", json!({ "include_usage": true })),
+        ] {
+            body.insert(field.to_owned(), value);
+        }
         let head = Request::builder().method(Method::POST).header(CONTENT_TYPE, "application/json");
         let exchange = async {
             let start = Instant::now();
-            let response = self.send(&url, head, Bytes::from(body.to_string())).await?;
+            let response = self.send(&url, head, Bytes::from(Value::Object(body).to_string())).await?;
             read_completion(&url, start, response).await
         };
         in_time(&url, exchange).await
@@ -224,10 +262,11 @@ impl Completion {
 
     fn read_event(&mut self, start: Instant, event: Event) {
         for choice in event.choices {
-            if self.text.is_empty() && !choice.text.is_empty() {
+            let text = choice.text.or_else(|| choice.delta?.content).unwrap_or_default();
+            if self.text.is_empty() && !text.is_empty() {
                 self.time_to_first_token = start.elapsed();
             }
-            self.text.push_str(&choice.text);
+            self.text.push_str(&text);
         }
         if let Some(usage) = event.usage {
             self.prompt_tokens = usage.prompt_tokens;

@@ -1,9 +1,11 @@
 //! The demo: one workload, played with plain round robin and then with the filter, on one local stack.
 //!
-//! Both passes start alike: every engine's cache is emptied and then filled with the shared system prompts, as after a
-//! while of running, so a system prompt alone speaks for no engine. A line is printed for every request and one table at
-//! the end.
+//! It is text, as chat messages and as it stands, which the engines and the filter tokenize with the small model in
+//! `demo/models`. Both passes start alike: every engine's cache is emptied and then filled with the shared system prompts, as
+//! after a while of running, so a system prompt alone speaks for no engine. A line is printed for every request and one table
+//! at the end.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,12 +13,13 @@ use futures::future::join_all;
 use hyper::StatusCode;
 
 use super::client::{Client, Completion, Prompt, RequestFailed};
-use super::envoy_config::MODEL;
 use super::programs::{MissingProgram, Programs};
 use super::report::{LINE_HEAD, Pass, Served, Table};
-use super::stack::{EngineOptions, Stack, StackError, StackOptions, eventually};
+use super::stack::{EngineOptions, ServedModel, Stack, StackError, StackOptions, eventually};
 use super::workload::{Lane, Step, Workload};
 
+/// The model that the engines serve, byte-level BPE with a template of turns and tools.
+const MODEL: &str = "demo-bytes";
 /// Tokens generated in each turn.
 const MAX_TOKENS: u32 = 48;
 /// How long an engine may refuse to empty its cache.
@@ -89,15 +92,29 @@ fn options() -> Result<StackOptions, DemoError> {
         ..EngineOptions::default()
     };
     let plugin = serde_json::json!({ "output": { "response_headers": true } });
-    Ok(StackOptions { engine, plugin, plain_listener: true, ..StackOptions::new(programs) })
+    let models = models_directory();
+    Ok(StackOptions {
+        engine,
+        models: vec![ServedModel { id: MODEL.to_owned(), model_dir: Some(models.join(MODEL)) }],
+        models_directory: Some(models),
+        plugin,
+        plain_listener: true,
+        ..StackOptions::new(programs)
+    })
+}
+
+/// The demo's models, each in a folder of its name.
+pub fn models_directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("demo/models")
 }
 
 /// Empties every engine's cache, then has each compute every system prompt.
 async fn fill_caches(stack: &Stack, workload: &Workload) -> Result<(), DemoError> {
     for place in 0..stack.engines.len() {
         empty_cache(stack, place).await?;
-        for prompt in &workload.system_prompts {
-            let completion = stack.client.complete(&stack.engine_url(place), MODEL, prompt, 1).await?;
+        for opening in &workload.openings {
+            let prompt = Prompt::Chat(opening.clone());
+            let completion = stack.client.complete(&stack.engine_url(place), MODEL, &prompt, 1).await?;
             accepted("system prompt", completion.status)?;
         }
     }
@@ -118,9 +135,10 @@ async fn empty_cache(stack: &Stack, place: usize) -> Result<(), DemoError> {
 /// Waits until the filter sees every system prompt on every engine, which is when it has no hint for it.
 async fn wait_until_learnt(stack: &Stack, workload: &Workload) -> Result<(), DemoError> {
     let mut answer = String::new();
-    for prompt in &workload.system_prompts {
+    for opening in &workload.openings {
+        let prompt = Prompt::Chat(opening.clone());
         let learnt = eventually(LEARNT_WITHIN, async || {
-            answer = match stack.client.complete(&stack.envoy_url(), MODEL, prompt, 1).await {
+            answer = match stack.client.complete(&stack.envoy_url(), MODEL, &prompt, 1).await {
                 Ok(completion) => decision(&completion),
                 Err(error) => error.to_string(),
             };
@@ -183,8 +201,8 @@ fn print_what_to_try(stack: &Stack) {
     let (envoy, hub) = (stack.envoy_url(), stack.addresses.hub_http);
     println!("It stays up until Ctrl-C. Ask twice, the second time there is a replica that holds the prompt:\n");
     println!(
-        "  curl -si {envoy}/v1/completions -H 'content-type: application/json' -d \\\n    '{{\"model\": \"{MODEL}\", \
-         \"max_tokens\": 8, \"prompt\": ['$(seq -s, 1 320)']}}'\n"
+        "  curl -si {envoy}/v1/chat/completions -H 'content-type: application/json' -d \\\n    '{{\"model\": \"{MODEL}\", \
+         \"max_tokens\": 8, \"messages\": [{{\"role\": \"user\", \"content\": \"'\"$(seq -s' ' 1 160)\"'\"}}]}}'\n"
     );
     println!("What the filter counts, what the hub knows, what an engine was asked, what Envoy logs:\n");
     println!("  curl -s {} | grep -E '^(inferencecache|warmroute)'", stack.admin_url("/stats/prometheus"));

@@ -8,67 +8,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_norway::Value;
-
 use super::child::Child;
 use super::client::{Answer, Client, RequestFailed};
-use super::envoy_config::{self, Addresses, EngineAddresses, MODEL, UnknownSample};
-use super::ports::{NoFreePort, free_address};
-use super::programs::{MissingProgram, Programs};
+use super::envoy_config::{Addresses, EngineAddresses, UnknownSample};
+use super::ports::NoFreePort;
+use super::programs::MissingProgram;
 use super::prometheus::Scrape;
+
+mod options;
+
+pub use options::{Edit, EngineOptions, ServedModel, StackOptions};
 
 /// How long a program may take until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 /// How often a condition is looked at again.
 const POLL: Duration = Duration::from_millis(25);
-
-/// A change to a configuration file before it is written.
-pub type Edit = Box<dyn FnOnce(&mut Value, &Addresses) + Send>;
-
-/// What to start.
-pub struct StackOptions {
-    /// The programs.
-    pub programs: Programs,
-    /// How many engines.
-    pub engines: usize,
-    /// What each engine is like.
-    pub engine: EngineOptions,
-    /// Envoy's worker threads.
-    pub workers: u32,
-    /// Arguments for Envoy beside those that it always gets.
-    pub envoy_arguments: Vec<String>,
-    /// JSON merge patch for the plugin configuration.
-    pub plugin: serde_json::Value,
-    /// Whether the hub is started; if not, [`Child::start`] does so later.
-    pub with_hub: bool,
-    /// Whether the hub gives way to Envoy where both want a core.
-    pub hub_yields: bool,
-    /// Whether the engines are started; if not, their addresses are the caller's to serve.
-    pub with_engines: bool,
-    /// Whether Envoy has a second listener without the filter.
-    pub plain_listener: bool,
-    /// Applied to Envoy's configuration last.
-    pub edit_envoy: Option<Edit>,
-    /// Applied to the hub's configuration last.
-    pub edit_hub: Option<Edit>,
-}
-
-/// What a fake engine is like; each field is one of its flags.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EngineOptions {
-    /// Capacity of the block cache, in blocks of 16 tokens.
-    pub blocks: u32,
-    /// `array` or `map`.
-    pub event_encoding: String,
-    /// Time to compute one prompt token that is not cached.
-    pub prefill_us_per_token: u64,
-    /// Time to first token of a prompt that is wholly cached.
-    pub base_ttft_us: u64,
-    /// Time to generate one token.
-    pub decode_us_per_token: u64,
-    /// LoRA adapters on the model.
-    pub loras: Vec<String>,
-}
 
 /// The running stack.
 pub struct Stack {
@@ -110,99 +64,6 @@ pub enum StackError {
 /// The folder of a stack's files.
 struct Folder(PathBuf);
 
-// === impl StackOptions ===
-
-impl StackOptions {
-    /// Three engines, two workers, a hub, and the sample's plugin configuration.
-    pub fn new(programs: Programs) -> StackOptions {
-        StackOptions {
-            programs,
-            engines: 3,
-            engine: EngineOptions::default(),
-            workers: 2,
-            envoy_arguments: Vec::new(),
-            plugin: serde_json::json!({}),
-            with_hub: true,
-            hub_yields: false,
-            with_engines: true,
-            plain_listener: false,
-            edit_envoy: None,
-            edit_hub: None,
-        }
-    }
-
-    fn addresses(&self) -> Result<Addresses, NoFreePort> {
-        let engine =
-            |_| Ok(EngineAddresses { http: free_address()?, kv_events: free_address()?, kv_replay: free_address()? });
-        Ok(Addresses {
-            envoy: free_address()?,
-            plain: free_address()?,
-            admin: free_address()?,
-            hub_grpc: free_address()?,
-            hub_http: free_address()?,
-            engines: (0..self.engines).map(engine).collect::<Result<_, _>>()?,
-        })
-    }
-
-    fn envoy_yaml(&mut self, addresses: &Addresses) -> Result<String, StackError> {
-        let mut config = envoy_config::shipped(addresses, &self.programs.module)?;
-        envoy_config::patch_plugin(&mut config, &self.plugin)?;
-        if self.plain_listener {
-            envoy_config::add_plain_listener(&mut config, addresses.plain)?;
-        }
-        if let Some(edit) = self.edit_envoy.take() {
-            edit(&mut config, addresses);
-        }
-        Ok(serde_norway::to_string(&config)?)
-    }
-
-    fn hub_yaml(&mut self, addresses: &Addresses) -> Result<String, StackError> {
-        let mut config = serde_norway::to_value(hub_config(addresses))?;
-        if let Some(edit) = self.edit_hub.take() {
-            edit(&mut config, addresses);
-        }
-        Ok(serde_norway::to_string(&config)?)
-    }
-}
-
-// === impl EngineOptions ===
-
-impl Default for EngineOptions {
-    /// Room for 16,384 tokens, and fast enough for tests.
-    fn default() -> EngineOptions {
-        EngineOptions {
-            blocks: 1024,
-            event_encoding: "array".into(),
-            prefill_us_per_token: 20,
-            base_ttft_us: 1_000,
-            decode_us_per_token: 100,
-            loras: Vec::new(),
-        }
-    }
-}
-
-impl EngineOptions {
-    fn arguments(&self, id: &str, addresses: &EngineAddresses) -> Vec<String> {
-        let loras = self.loras.iter().map(|name| ("--lora", name.clone()));
-        [
-            ("--id", id.to_owned()),
-            ("--model", MODEL.to_owned()),
-            ("--listen", addresses.http.to_string()),
-            ("--kv-events", format!("tcp://{}", addresses.kv_events)),
-            ("--kv-replay", format!("tcp://{}", addresses.kv_replay)),
-            ("--blocks", self.blocks.to_string()),
-            ("--event-encoding", self.event_encoding.clone()),
-            ("--prefill-us-per-token", self.prefill_us_per_token.to_string()),
-            ("--base-ttft-us", self.base_ttft_us.to_string()),
-            ("--decode-us-per-token", self.decode_us_per_token.to_string()),
-        ]
-        .into_iter()
-        .chain(loras)
-        .flat_map(|(flag, value)| [flag.to_owned(), value])
-        .collect()
-    }
-}
-
 // === impl Stack ===
 
 impl Stack {
@@ -215,13 +76,14 @@ impl Stack {
         let folder = Folder::new()?;
         let envoy_file = folder.write("envoy.yaml", &options.envoy_yaml(&addresses)?)?;
         let hub_file = folder.write("hub.yaml", &options.hub_yaml(&addresses)?)?;
-        let programs = &options.programs;
+        let programs = options.programs.clone();
         let mut envoy_arguments = envoy_arguments(&envoy_file, options.workers);
-        envoy_arguments.append(&mut options.envoy_arguments);
+        envoy_arguments.extend(std::mem::take(&mut options.envoy_arguments));
         let children = if options.with_engines { addresses.engines.as_slice() } else { &[] };
         let engine = |(place, addresses): (usize, &EngineAddresses)| {
             let id = engine_id(place);
-            Child::new(&id, &programs.fake_engine, options.engine.arguments(&id, addresses), &folder.0)
+            let arguments = options.engine.arguments(&id, &options.model_of(place), addresses);
+            Child::new(&id, &programs.fake_engine, arguments, &folder.0)
         };
         let hub = Child::new("hub", &programs.hub, vec!["--config".into(), hub_file], &folder.0);
         let mut stack = Stack {
@@ -370,29 +232,6 @@ fn envoy_arguments(config: &str, workers: u32) -> Vec<String> {
     ["-c", config, "--concurrency", &workers, "--disable-hot-restart", "--log-level", "info"]
         .map(str::to_owned)
         .to_vec()
-}
-
-fn hub_config(addresses: &Addresses) -> serde_json::Value {
-    let replicas: Vec<serde_json::Value> = addresses
-        .engines
-        .iter()
-        .enumerate()
-        .map(|(place, engine)| {
-            serde_json::json!({
-                "id": engine_id(place),
-                "address": engine.http.to_string(),
-                "kv_events": format!("tcp://{}", engine.kv_events),
-                "kv_replay": format!("tcp://{}", engine.kv_replay),
-                "model": MODEL,
-                "tenant": "default",
-                "hash_scheme": "vllm",
-            })
-        })
-        .collect();
-    serde_json::json!({
-        "listen": { "grpc": addresses.hub_grpc.to_string(), "http": addresses.hub_http.to_string() },
-        "replicas": replicas,
-    })
 }
 
 // === impl Folder ===

@@ -1,13 +1,15 @@
 //! The demo's workload: what users ask, in a fixed order, made from a seed.
 //!
-//! Assistants share long system prompts. Conversations grow turn by turn, each turn carrying everything said before,
-//! the generated answers included. Between them come one-off prompts as text. Several lanes run at once, and each lane
-//! moves all its conversations on by a turn before the next turn begins, so that between two turns of one
-//! conversation there is other work.
+//! Assistants share long system prompts, and some have tools. Conversations grow turn by turn, each turn carrying everything
+//! said before, the generated answers included, and of assistants with tools a call and its result. Between them come
+//! one-off prompts as text. Several lanes run at once, and each lane moves all its conversations on by a turn before the
+//! next turn begins, so that between two turns of one conversation there is other work.
 //!
-//! Prompts are token ids in the fake engine's vocabulary, where a token is one byte of UTF-8.
+//! All of it is text, as chat messages or as it stands; a word is about a token in the demo's vocabulary.
 
-use super::client::Prompt;
+use serde_json::{Value, json};
+
+use super::client::{Chat, Prompt};
 
 /// Lanes that run at once.
 const LANES: usize = 4;
@@ -17,15 +19,20 @@ const CONVERSATIONS_PER_LANE: usize = 3;
 const TURNS: usize = 5;
 /// One-off prompts in each lane.
 const ONE_OFFS_PER_LANE: usize = 2;
-/// Length of a system prompt, in tokens: 48 blocks.
-const SYSTEM_PROMPT_TOKENS: usize = 768;
-/// Length of what a user writes in a turn, in tokens.
-const TURN_TOKENS: usize = 180;
-/// Length of a one-off prompt, in tokens.
-const ONE_OFF_TOKENS: usize = 600;
+/// Length of a system prompt, in words.
+const SYSTEM_PROMPT_WORDS: usize = 750;
+/// Length of what a user writes in a turn, in words.
+const TURN_WORDS: usize = 180;
+/// Length of a one-off prompt, in words.
+const ONE_OFF_WORDS: usize = 600;
 
-/// What the assistants are for; each has a system prompt.
-const ASSISTANTS: [&str; 4] = ["travel desk", "code review", "recipe book", "tax helper"];
+/// What the assistants are for; each has a system prompt. The tool that it can call, if it has one.
+const ASSISTANTS: [(&str, Option<&str>); 4] = [
+    ("travel desk", Some("search_trains")),
+    ("code review", None),
+    ("recipe book", None),
+    ("tax helper", Some("look_up")),
+];
 
 const WORDS: [&str; 32] = [
     "about", "after", "answer", "before", "careful", "check", "city", "cost", "detail", "early", "follow", "given",
@@ -36,8 +43,8 @@ const WORDS: [&str; 32] = [
 /// Everything that is asked.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// The system prompts that conversations share.
-    pub system_prompts: Vec<Prompt>,
+    /// What conversations begin with: system prompts and tools.
+    pub openings: Vec<Chat>,
     /// What runs at once.
     pub lanes: Vec<Lane>,
 }
@@ -72,7 +79,7 @@ pub struct Conversation {
     pub name: String,
     /// Turns so far.
     pub turn: usize,
-    said: String,
+    said: Chat,
     words: Words,
 }
 
@@ -85,10 +92,9 @@ struct Words(u64);
 impl Default for Workload {
     /// 68 requests in 4 lanes.
     fn default() -> Workload {
-        let system_prompts: Vec<String> = ASSISTANTS.iter().map(|name| system_prompt(name)).collect();
-        let lanes = (0..LANES).map(|lane| Lane::new(lane, &system_prompts)).collect();
-        let system_prompts = system_prompts.iter().map(|text| token_ids(text)).collect();
-        Workload { system_prompts, lanes }
+        let openings: Vec<Chat> = ASSISTANTS.iter().map(|(name, tool)| opening(name, *tool)).collect();
+        let lanes = (0..LANES).map(|lane| Lane::new(lane, &openings)).collect();
+        Workload { openings, lanes }
     }
 }
 
@@ -102,11 +108,10 @@ impl Workload {
 // === impl Lane ===
 
 impl Lane {
-    fn new(lane: usize, system_prompts: &[String]) -> Lane {
+    fn new(lane: usize, openings: &[Chat]) -> Lane {
         let conversation = |place| {
             let number = lane * CONVERSATIONS_PER_LANE + place;
-            let system_prompt = system_prompts.iter().cycle().nth(number).cloned().unwrap_or_default();
-            Conversation::new(number, system_prompt)
+            Conversation::new(number, openings.iter().cycle().nth(number).cloned().unwrap_or_default())
         };
         let turns = (0..TURNS).flat_map(|_| (0..CONVERSATIONS_PER_LANE).map(Step::Turn));
         let mut steps: Vec<Step> = turns.collect();
@@ -121,44 +126,63 @@ impl Lane {
 // === impl Conversation ===
 
 impl Conversation {
-    fn new(number: usize, system_prompt: String) -> Conversation {
-        Conversation {
-            name: format!("chat-{number:02}"),
-            turn: 0,
-            said: system_prompt,
-            words: Words::seeded(number + 1),
-        }
+    fn new(number: usize, opening: Chat) -> Conversation {
+        Conversation { name: format!("chat-{number:02}"), turn: 0, said: opening, words: Words::seeded(number + 1) }
     }
 
     /// The prompt of the next turn: all that was said, and what the user asks now.
     pub fn ask(&mut self) -> Prompt {
         self.turn += 1;
-        self.said.push_str("\nuser: ");
-        self.said.push_str(&self.words.text(TURN_TOKENS));
-        self.said.push_str("\nassistant: ");
-        token_ids(&self.said)
+        let content = self.words.text(TURN_WORDS);
+        self.said.messages.push(json!({ "role": "user", "content": content }));
+        Prompt::Chat(self.said.clone())
     }
 
-    /// Takes in the answer.
+    /// Takes in the answer. With tools that is a call, to which the client adds the result.
     pub fn answered(&mut self, text: &str) {
-        self.said.push_str(text);
+        let mut answer = json!({ "role": "assistant", "content": text });
+        let Some(tool) = self.said.tools.first().and_then(|tool| tool.pointer("/function/name")).cloned() else {
+            self.said.messages.push(answer);
+            return;
+        };
+        let id = format!("call-{}", self.turn);
+        let arguments = json!({ "query": self.words.text(3) }).to_string();
+        if let Some(fields) = answer.as_object_mut() {
+            let call = json!({ "id": id, "type": "function", "function": { "name": tool, "arguments": arguments } });
+            fields.insert("tool_calls".to_owned(), json!([call]));
+        }
+        let result = json!({ "results": [self.words.text(12)] }).to_string();
+        self.said.messages.extend([answer, json!({ "role": "tool", "tool_call_id": id, "content": result })]);
     }
 }
 
-fn system_prompt(assistant: &str) -> String {
+fn opening(assistant: &str, tool: Option<&str>) -> Chat {
     let mut words = Words::seeded(assistant.len() * 1000 + assistant.bytes().map(usize::from).sum::<usize>());
-    let opening = format!("system: you are the {assistant}. ");
-    let rest = words.text(SYSTEM_PROMPT_TOKENS.saturating_sub(opening.len()));
-    opening + &rest
+    let content = format!("You are the {assistant}. {}", words.text(SYSTEM_PROMPT_WORDS));
+    Chat {
+        messages: vec![json!({ "role": "system", "content": content })],
+        tools: tool.into_iter().map(described).collect(),
+    }
+}
+
+fn described(tool: &str) -> Value {
+    json!({
+        "type": "function",
+        "function": {
+            "name": tool,
+            "description": "Search the source and list each result",
+            "parameters": {
+                "type": "object",
+                "properties": { "query": { "type": "string", "description": "What to search" } },
+                "required": ["query"],
+            },
+        },
+    })
 }
 
 fn one_off(number: usize) -> Step {
-    let prompt = Prompt::Text(Words::seeded(1_000 + number).text(ONE_OFF_TOKENS));
+    let prompt = Prompt::Text(Words::seeded(1_000 + number).text(ONE_OFF_WORDS));
     Step::OneOff { name: format!("one-off-{number}"), prompt }
-}
-
-fn token_ids(text: &str) -> Prompt {
-    Prompt::TokenIds(text.bytes().map(u32::from).collect())
 }
 
 // === impl Words ===
@@ -168,15 +192,9 @@ impl Words {
         Words(seed as u64)
     }
 
-    /// Text of exactly so many bytes.
-    fn text(&mut self, bytes: usize) -> String {
-        let mut text = String::new();
-        while text.len() < bytes {
-            text.push_str(self.next());
-            text.push(' ');
-        }
-        text.truncate(bytes);
-        text
+    /// Text of so many words.
+    fn text(&mut self, words: usize) -> String {
+        (0..words).map(|_| self.next()).collect::<Vec<_>>().join(" ")
     }
 
     /// A linear congruential generator (Knuth's MMIX constants); the high bits are the random ones.
@@ -191,30 +209,40 @@ impl Words {
 mod tests {
     use super::*;
 
-    fn ids(prompt: &Prompt) -> &[u32] {
+    fn chat(prompt: Prompt) -> Chat {
         match prompt {
-            Prompt::TokenIds(ids) => ids,
-            Prompt::Text(_) => &[],
+            Prompt::Chat(chat) => chat,
+            other => panic!("{other:?} is no conversation"),
         }
     }
 
     #[test]
     fn every_turn_extends_the_one_before_and_its_answer() {
-        let mut conversation = Conversation::new(0, system_prompt("travel desk"));
-        let first = conversation.ask();
-        conversation.answered("xyz");
-        let second = conversation.ask();
-        let expected: Vec<u32> = ids(&first).iter().copied().chain("xyz".bytes().map(u32::from)).collect();
-        assert!(ids(&second).starts_with(&expected));
-        assert_eq!(ids(&first).len(), SYSTEM_PROMPT_TOKENS + "\nuser: \nassistant: ".len() + TURN_TOKENS);
+        let workload = Workload::default();
+        for conversation in &workload.lanes[0].conversations {
+            let mut conversation = conversation.clone();
+            let first = chat(conversation.ask());
+            conversation.answered("xyz");
+            let second = chat(conversation.ask());
+            assert_eq!(first.messages, second.messages[..first.messages.len()]);
+            assert_eq!(second.messages[first.messages.len()]["content"], "xyz");
+            let roles: Vec<&str> = second.messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+            let expected: &[&str] = if first.tools.is_empty() {
+                &["system", "user", "assistant", "user"]
+            } else {
+                &["system", "user", "assistant", "tool", "user"]
+            };
+            assert_eq!(roles, expected);
+        }
     }
 
     #[test]
-    fn system_prompts_differ_and_open_the_conversations() {
+    fn openings_differ_and_some_have_tools() {
         let mut workload = Workload::default();
-        let opening = workload.lanes[0].conversations[1].ask();
-        assert!(ids(&opening).starts_with(ids(&workload.system_prompts[1])));
-        assert_ne!(workload.system_prompts[0], workload.system_prompts[1]);
+        let asked = chat(workload.lanes[0].conversations[1].ask());
+        assert!(asked.messages.starts_with(&workload.openings[1].messages));
+        assert_ne!(workload.openings[0].messages, workload.openings[1].messages);
+        assert_eq!(workload.openings.iter().filter(|opening| opening.tools.is_empty()).count(), 2);
     }
 
     #[test]

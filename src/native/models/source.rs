@@ -132,6 +132,12 @@ impl Pieces {
         Ok(Pieces { texts, bytes: source.is_byte_level().then(byte_characters), added })
     }
 
+    /// The added tokens, in the order of their ids.
+    pub fn added_tokens(&self) -> Vec<&str> {
+        let by_id: BTreeMap<u32, &str> = self.added.iter().map(|(id, text)| (*id, text.as_str())).collect();
+        by_id.into_values().collect()
+    }
+
     /// The text that an id stands for; bytes that are no text of their own as `\xNN`.
     pub fn text(&self, id: u32) -> String {
         if let Some(added) = self.added.get(&id) {

@@ -1,7 +1,7 @@
 use super::*;
-use crate::fingerprint::BlockSize;
+use crate::fingerprint::{BlockSize, prefix_hashes};
 use crate::observation::{BlockKey, Member, Observation, ReplicaStats, ScopeSlot, Stored, StoredBlock};
-use crate::request::{ChainBlock, LookupRequest, NoTokenizer, PromptInput, WireChain};
+use crate::request::{ChainBlock, LookupRequest, NoTokenizer, PromptInput, PromptSource, WireChain};
 use crate::routing::lookup::{Lookup, lookup_route};
 
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -94,6 +94,34 @@ fn both_floors_let_equality_pass() {
     assert_eq!(decision(&index, &request(1), &tokens), Decision::no_hint(Detail::BelowMatchedTokens));
     let score = Policy { routing_floor_score: 64.1, ..at };
     assert_eq!(decision(&index, &request(1), &score), Decision::no_hint(Detail::BelowRoutingFloor));
+}
+
+#[test]
+fn what_the_first_of_several_prompts_matched_says_so() {
+    let ids: Vec<u32> = (0..128).collect();
+    let mut index = index(&[(0, 0)]);
+    let hashes = prefix_hashes(&ids, BlockSize::DEFAULT, None).zip(1..);
+    let blocks = hashes.map(|(hash, number)| StoredBlock { key: BlockKey::Hash64(hash.0), token_count: number * 16 });
+    let blocks = blocks.collect();
+    let (replica, scope) = (ReplicaSlot(1), ScopeSlot(1));
+    index.apply(1, Observation::Stored(Stored { replica, scope, last_seen_ms: NOW_MS, blocks, ..Stored::default() }));
+    let with = |of_several, ids: &[u32]| {
+        let prompt = PromptInput { source: PromptSource::TokenIds(ids.to_vec()), of_several, ..PromptInput::default() };
+        LookupRequest { prompt, ..request(1) }
+    };
+    for (of_several, expected) in [(true, Detail::FirstOfSeveral), (false, Detail::None)] {
+        let found = decision(&index, &with(of_several, &ids), &without_affinity());
+        assert_eq!((found.reason, found.detail), (ReasonCode::PrefixMatch, expected));
+    }
+    let missed = decision(&index, &with(true, &ids[1..]), &without_affinity());
+    assert_eq!(missed, Decision::no_hint(Detail::Miss));
+    let explicit = LookupRequest { prompt: PromptInput { of_several: true, ..request(4).prompt }, ..request(4) };
+    let found = decision(&self::index(&[(4, 0), (0, 0)]), &explicit, &without_affinity());
+    assert_eq!(
+        (found.reason, found.detail),
+        (ReasonCode::PrefixMatch, Detail::None),
+        "explicit keys are nobody's first"
+    );
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub mod messages;
 mod metrics;
 mod preparing;
 mod reporting;
+mod texts;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -49,6 +50,7 @@ use messages::v1alpha1::{
 pub use metrics::ContractMetrics;
 pub use preparing::SharedTokenizer;
 use reporting::Reports;
+use texts::HubTexts;
 
 /// The largest message that is taken in: as many token ids as there may be take 5 MiB, a text 1 MiB.
 const MAX_REQUEST_BYTES: usize = 8 * 1024 * 1024;
@@ -72,16 +74,18 @@ pub struct Contract {
 // === impl Contract ===
 
 impl Contract {
-    /// Over `state`, until `stop`.
+    /// Over `state`, until `stop`. Texts are tokenized with the hub's models, unless there is another `tokenizer`.
     pub fn new(
         config: &HubConfig,
         state: &Arc<HubState>,
-        tokenizer: SharedTokenizer,
+        tokenizer: Option<SharedTokenizer>,
         metrics: Arc<ContractMetrics>,
         stop: &CancellationToken,
     ) -> Contract {
         let ranking = Arc::new(config.routing.clone());
         let heavy = Heavy::new();
+        let utc_offset_seconds = config.tokenizers.as_ref().map_or(0, |tokenizers| tokenizers.utc_offset_seconds);
+        let tokenizer = tokenizer.unwrap_or_else(|| Arc::new(HubTexts::new(state, utc_offset_seconds)));
         Contract {
             state: Arc::clone(state),
             lookups: Lookups::new(state, ranking, tokenizer, config, metrics, heavy.clone()),

@@ -1,0 +1,237 @@
+//! The models' directories below one directory.
+//!
+//! In: the ids of models, and a directory that is read again and again. Out: a [`VerifiedModel`] of every id each time one
+//! changes, and a line for everything that is wrong or not there. A model is at the subdirectory of its id (`org/name`),
+//! or at the one that the configuration names for it. Contents are compared, not times or names of files, so that the swap
+//! of symbolic links by which a ConfigMap is updated is seen like any other change.
+//!
+//! A directory that is wrong or cannot be read keeps the model that it had; one that is gone takes it along. Compiling
+//! takes seconds: whoever reads does so on a thread of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::config::TokenizersConfig;
+use super::shelf::TextModels;
+use crate::native::models::{FilesDigest, InvalidModelFiles, ModelFiles, ModelOptions, VerifiedModel, verified};
+
+/// The directories, and what was last known good of each.
+#[derive(Debug)]
+pub struct ModelsDirectory {
+    config: TokenizersConfig,
+    known: BTreeMap<Place, Known>,
+}
+
+/// A subdirectory as it is to be read: models that share one share what it comes to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    subdirectory: String,
+    force_chat_template: bool,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Of the contents that were read last.
+    digest: Option<FilesDigest>,
+    model: Option<Arc<VerifiedModel>>,
+    problem: Option<String>,
+}
+
+/// What one reading came to.
+#[derive(Debug, Default)]
+pub struct ModelsReading {
+    /// The models that there are, by id.
+    pub models: TextModels,
+    /// What is wrong, a line each.
+    pub problems: Vec<String>,
+    /// What an operator should know and is not wrong, a line each.
+    pub notes: Vec<String>,
+}
+
+/// Reads the directories time and again, reports what changes and logs what is wrong.
+#[derive(Debug)]
+pub struct ModelsFollower {
+    directory: ModelsDirectory,
+    metrics: ModelMetrics,
+    models: TextModels,
+    reported: BTreeSet<String>,
+}
+
+/// The metrics of the directories.
+#[derive(Clone, Debug, Default)]
+pub struct ModelMetrics {
+    models: Gauge,
+    problems: Gauge,
+    reloads: Counter,
+}
+
+// === impl ModelsDirectory ===
+
+impl ModelsDirectory {
+    /// The directories of `config`, not read yet.
+    pub fn new(config: TokenizersConfig) -> ModelsDirectory {
+        ModelsDirectory { config, known: BTreeMap::new() }
+    }
+
+    /// Reads the directories. If that of all of them cannot be read, every model is kept.
+    pub fn read(&mut self) -> ModelsReading {
+        let mut reading = ModelsReading::default();
+        let directory = self.config.directory.clone();
+        if let Err(error) = std::fs::read_dir(&directory) {
+            let line = format!("tokenizers.directory is `{}`, which cannot be read: {error}", directory.display());
+            reading.problems.push(line);
+        } else {
+            let places: BTreeSet<Place> = self.config.models.iter().map(|(id, path)| self.place(id, path)).collect();
+            self.known.retain(|place, _| places.contains(place));
+            for place in places {
+                let path = directory.join(&place.subdirectory);
+                let options = ModelOptions { force_chat_template: place.force_chat_template };
+                if is_gone(&path) {
+                    self.known.remove(&place);
+                } else {
+                    self.known.entry(place).or_default().update(ModelFiles::read(&path), options);
+                }
+            }
+        }
+        self.collect(&mut reading);
+        reading
+    }
+
+    fn collect(&self, reading: &mut ModelsReading) {
+        let directory = self.config.directory.display();
+        for (model_id, subdirectory) in &self.config.models {
+            let Some(known) = self.known.get(&self.place(model_id, subdirectory)) else {
+                let line = format!("{model_id}: {directory}/{subdirectory} is not there, so its texts get no hint");
+                reading.notes.push(line);
+                continue;
+            };
+            if let Some(problem) = &known.problem {
+                reading.problems.push(format!("{model_id}: {subdirectory}/{problem}"));
+            }
+            if let Some(model) = &known.model {
+                reading.notes.extend(model.warnings.iter().map(|warning| format!("{model_id}: {warning}")));
+                reading.models.insert(model_id.clone(), Arc::clone(model));
+            }
+        }
+    }
+
+    fn place(&self, model_id: &str, subdirectory: &str) -> Place {
+        let force_chat_template = self.config.force_chat_template.contains(model_id);
+        Place { subdirectory: subdirectory.to_owned(), force_chat_template }
+    }
+}
+
+/// Whether a path leads nowhere. What cannot be looked at may be there.
+fn is_gone(path: &std::path::Path) -> bool {
+    let kind = std::fs::metadata(path).err().map(|error| error.kind());
+    matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
+}
+
+// === impl Known ===
+
+impl Known {
+    fn update(&mut self, files: Result<ModelFiles, InvalidModelFiles>, options: ModelOptions) {
+        let files = match files {
+            Ok(files) => files,
+            Err(error) => {
+                // Whatever comes next is looked at, even if it is what there was before.
+                (self.digest, self.problem) = (None, Some(error.to_string()));
+                return;
+            }
+        };
+        let digest = Some(files.digest());
+        if self.digest == digest {
+            return;
+        }
+        self.digest = digest;
+        match verified(&files, options) {
+            Ok(model) => (self.model, self.problem) = (Some(Arc::new(model)), None),
+            Err(error) => self.problem = Some(error.to_string()),
+        }
+    }
+}
+
+// === impl ModelsFollower ===
+
+impl ModelsFollower {
+    /// Follows the directories of `config`, which are not read yet.
+    pub fn new(config: TokenizersConfig, metrics: ModelMetrics) -> ModelsFollower {
+        let directory = ModelsDirectory::new(config);
+        ModelsFollower { directory, metrics, models: TextModels::new(), reported: BTreeSet::new() }
+    }
+
+    /// Reads the directories once; the models, if they are not what they were. Before the first reading there are none.
+    pub fn poll(&mut self) -> Option<&TextModels> {
+        let ModelsReading { models, problems, notes } = self.directory.read();
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.metrics.models.set(count(models.len()));
+        self.metrics.problems.set(count(problems.len()));
+        let lines: BTreeSet<String> = problems.into_iter().chain(notes).collect();
+        for line in lines.difference(&self.reported) {
+            warn!("tokenizers: {line}");
+        }
+        self.reported = lines;
+        let versions = |models: &TextModels| models.iter().map(|(id, it)| (id.clone(), it.version)).collect::<Vec<_>>();
+        if versions(&models) == versions(&self.models) {
+            return None;
+        }
+        self.models = models;
+        self.metrics.reloads.inc();
+        info!(models = self.models.len(), "the models' tokenizers changed");
+        Some(&self.models)
+    }
+
+    /// Polls at once and then every `every` until `stop`, calls back on each change, and says when it has polled for the
+    /// first time. A poll that takes long holds up no other task.
+    pub async fn run(
+        mut self,
+        every: Duration,
+        on_change: impl Fn(&TextModels),
+        first: oneshot::Sender<()>,
+        stop: CancellationToken,
+    ) {
+        let mut first = Some(first);
+        loop {
+            let poll = spawn_blocking(move || {
+                let changed = self.poll().is_some();
+                (self, changed)
+            });
+            let Some(polled) = stop.run_until_cancelled(poll).await else { return };
+            let Ok((follower, changed)) = polled else { return error!("the models are followed no more") };
+            self = follower;
+            if changed {
+                on_change(&self.models);
+            }
+            if let Some(first) = first.take() {
+                let _ = first.send(());
+            }
+            if stop.run_until_cancelled(tokio::time::sleep(every)).await.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+// === impl ModelMetrics ===
+
+impl ModelMetrics {
+    /// Adds the metrics to the hub's.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("models", "Models whose text can be turned into token ids", self.models.clone());
+        registry.register("model_problems", "What is wrong in the models' directories now", self.problems.clone());
+        registry.register("model_reloads", "Times that the models' tokenizers changed", self.reloads.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -62,9 +62,9 @@ pub const STALE_AFTER_MS_RANGE: RangeInclusive<u64> = 100..=24 * 60 * 60 * 1000;
 pub const TICK_MS: u64 = 100;
 /// Allowed `limits.tick_ms`.
 pub const TICK_MS_RANGE: RangeInclusive<u64> = 10..=10_000;
-/// `limits.catch_up_tick_ms`: how often background work runs while a VM has not yet applied all that the log has, at most
-/// `limits.tick_ms`. With steps of 1 ms that is a tenth of a worker, and 3 s of work within the 30 s in which a late VM
-/// is to have read 4 M pairs.
+/// `limits.catch_up_tick_ms`: how often background work runs while a VM has not yet applied all that the log has, or not
+/// swept what is due, at most `limits.tick_ms`. With steps of 1 ms that is a tenth of a worker, and 3 s of work within the
+/// 30 s in which a late VM is to have read 4 M pairs.
 pub const CATCH_UP_TICK_MS: u64 = 10;
 /// `limits.max_step_us`: the time that one step of background work (a tick, a message from the hub) may take from the VM.
 pub const MAX_STEP_US: u64 = 1_000;

@@ -1,7 +1,8 @@
 //! How often a VM's background work runs.
 //!
-//! A VM that has work left ticks every `limits.catch_up_tick_ms`, else every `limits.tick_ms`. Whether a leader is silent
-//! is counted in whole ticks, so that a VM in a hurry is no less patient with it.
+//! A VM that has work left, or owes a part of its sweep, ticks every `limits.catch_up_tick_ms`, else every
+//! `limits.tick_ms`. Whether a leader is silent is counted in whole ticks, so that a VM in a hurry is no less patient with
+//! it.
 
 use crate::config::Limits;
 

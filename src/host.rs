@@ -101,10 +101,15 @@ pub trait HttpHost: Host {
     fn set_request_header(&self, name: &str, value: &str);
     /// Removes a request header.
     fn remove_request_header(&self, name: &str);
+    /// The value of a response header, of pseudo headers too, by its name in lower case; of several, what the proxy makes of
+    /// them.
+    fn response_header(&self, name: &str) -> Option<Vec<u8>>;
     /// Sets a response header, replacing what is there.
     fn set_response_header(&self, name: &str, value: &str);
     /// The first `size` bytes of the buffered request body.
     fn request_body(&self, size: usize) -> Option<Vec<u8>>;
+    /// At most `size` bytes from `start` on of the response body, as far as it is here.
+    fn response_body(&self, start: usize, size: usize) -> Option<Vec<u8>>;
     /// An attribute of the request or connection.
     fn property(&self, path: &[&str]) -> Option<Vec<u8>>;
     /// Writes a value into the filter state, for access logs.

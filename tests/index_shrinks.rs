@@ -11,6 +11,10 @@
     reason = "a failing test says so by panicking, helpers included"
 )]
 
+#[path = "index_shrinks/busy.rs"]
+mod busy;
+#[path = "index_shrinks/conversations.rs"]
+mod conversations;
 #[path = "index_shrinks/pool.rs"]
 mod pool;
 #[path = "index_shrinks/shared.rs"]
@@ -140,4 +144,29 @@ fn an_index_that_loses_everything_is_as_small_as_a_new_one() {
     println!("{left} bytes left, {new} in a new index");
     assert_eq!((pool.index.pairs(), pool.index.size().runs), (0, 0));
     assert!(left <= new + TABLES_BYTES, "{left} bytes, {new} in a new index");
+}
+
+#[test]
+fn a_pool_of_conversations_gives_memory_back_and_takes_as_much_again() {
+    let mut pool = Pool::new();
+    let (said, pairs) = conversations::told(ALL, 2_000);
+    pool.tell(said);
+    let peak = bytes(&pool.index);
+    assert_eq!(pool.index.pairs(), pairs);
+    pool.tell(conversations::gone(LEAVE));
+    sweep(&mut pool.index);
+    let mut never_larger = Pool::new();
+    let (said, left) = conversations::told(STAY, 2_000);
+    never_larger.tell(said);
+    let (shrunk, small) = (bytes(&pool.index), bytes(&never_larger.index));
+    println!("{peak} bytes with 64 replicas, {shrunk} after 56 have gone, {small} with 8 alone");
+    assert_eq!(pool.index.pairs(), left);
+    assert!(shrunk <= small * 5 / 4 + TABLES_BYTES, "{shrunk} bytes, {small} in an index that was never larger");
+    assert!(shrunk * 4 < peak, "{shrunk} bytes of {peak}");
+    let (said, more) = conversations::told(64..120, 2_000);
+    pool.tell(said);
+    let again = bytes(&pool.index);
+    println!("{again} bytes with 56 others");
+    assert_eq!(pool.index.pairs(), left + more);
+    assert!(again <= peak + peak / 20, "{again} bytes, {peak} before");
 }

@@ -47,6 +47,11 @@ mod native {
     }
 
     #[test]
+    fn bodies_gone_wrong_never_panic() {
+        on_a_small_stack(|| hostile::bodies_gone_wrong(2_000));
+    }
+
+    #[test]
     fn broken_templates_never_panic() {
         on_a_small_stack(|| hostile::broken_templates(400));
     }
@@ -64,6 +69,7 @@ mod wasm {
         hostile::deep_nesting_ends();
         hostile::long_chains_end();
         hostile::random_conversations(20);
+        hostile::bodies_gone_wrong(200);
         hostile::broken_templates(40);
     }
 }

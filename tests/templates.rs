@@ -1,15 +1,22 @@
 //! Chat templates against reference renders of `transformers` and Jinja2.
 //!
-//! Four sources: `templates/rows.jsonl`, templates and conversations of ours; `templates/packages.jsonl`, the same
+//! Five sources: `templates/rows.jsonl`, templates and conversations of ours; `templates/packages.jsonl`, the same
 //! conversations through the templates of real models, where `scripts/templates.py` could fetch them;
-//! `templates/bodies.jsonl`, requests of ours and what vLLM makes of them; and any files of that shape named in
+//! `templates/bodies.jsonl` and `templates/apis.jsonl`, requests of ours and what vLLM makes of them; and any files of that shape named in
 //! `WARMROUTE_TOKENIZER_CASES`, separated by colons. The last line that is printed says how many
 //! renders were compared and how many differ.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test says so by panicking, helpers included")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a failing test says so by panicking, helpers included"
+)]
 
 #[path = "templates/rows.rs"]
 mod rows;
+#[path = "templates/same.rs"]
+mod same;
 
 use std::collections::HashMap;
 
@@ -17,6 +24,7 @@ use rows::Report;
 
 const OURS: &str = include_str!("templates/rows.jsonl");
 const BODIES: &str = include_str!("templates/bodies.jsonl");
+const APIS: &str = include_str!("templates/apis.jsonl");
 const PACKAGES: &str = include_str!("templates/packages.jsonl");
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -31,11 +39,24 @@ fn renders_are_those_of_the_reference() {
     compare(files::named_in(files::environment("WARMROUTE_TOKENIZER_CASES")), files::fetched_templates());
 }
 
+#[cfg(not(target_arch = "wasm32"))]
+#[test]
+fn one_conversation_is_one_prompt() {
+    same::one_conversation_is_one_prompt(200);
+}
+
+#[cfg(target_arch = "wasm32")]
+#[wasm_bindgen_test::wasm_bindgen_test]
+fn one_conversation_is_one_prompt() {
+    same::one_conversation_is_one_prompt(50);
+}
+
 fn compare(named: Vec<String>, fetched: HashMap<String, String>) {
     if fetched.is_empty() {
         say("templates: those of real models are left out, `python3 scripts/templates.py` fetches them");
     }
-    let mut reports = vec![Report::of(&[OURS, PACKAGES], fetched), Report::of(&[BODIES], HashMap::new())];
+    let apis = Report::of(&[APIS], fetched.clone());
+    let mut reports = vec![Report::of(&[OURS, PACKAGES], fetched), Report::of(&[BODIES], HashMap::new()), apis];
     reports.extend(named.iter().map(|rows| Report::of(&[rows], HashMap::new())));
     let lines = |pick: fn(&Report) -> &Vec<String>| reports.iter().flat_map(pick).cloned().collect::<Vec<String>>();
     let (known, mismatched) = (lines(|report| &report.known), lines(|report| &report.mismatched));

@@ -35,9 +35,23 @@ impl Http {
             Next::Hold => Action::Pause,
         }
     }
+
+    fn end_response(&mut self, is_whole: bool) {
+        if self.exchange.reads_response()
+            && let Ok(mut notices) = self.notices.try_borrow_mut()
+        {
+            self.exchange.end_response(&ProxyHost, &mut notices, is_whole);
+        }
+    }
 }
 
-impl Context for Http {}
+impl Context for Http {
+    /// A response that has not ended by now has been broken off.
+    fn on_done(&mut self) -> bool {
+        self.end_response(false);
+        true
+    }
+}
 
 impl HttpContext for Http {
     fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
@@ -52,10 +66,25 @@ impl HttpContext for Http {
         self.step(|exchange, router| exchange.on_request_trailers(&ProxyHost, router))
     }
 
-    fn on_http_response_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
+    fn on_http_response_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
         if let (Some(plugin), Ok(mut notices)) = (&self.plugin, self.notices.try_borrow_mut()) {
-            self.exchange.on_response_headers(&ProxyHost, &plugin.config, &mut notices);
+            self.exchange.on_response_headers(&ProxyHost, &plugin.config, &mut notices, end_of_stream);
         }
+        Action::Continue
+    }
+
+    /// The body goes on in any case, and as it is.
+    fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        if self.exchange.reads_response()
+            && let Ok(mut notices) = self.notices.try_borrow_mut()
+        {
+            self.exchange.on_response_body(&ProxyHost, &mut notices, size, end_of_stream);
+        }
+        Action::Continue
+    }
+
+    fn on_http_response_trailers(&mut self, _count: usize) -> Action {
+        self.end_response(true);
         Action::Continue
     }
 }

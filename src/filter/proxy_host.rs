@@ -12,8 +12,9 @@
 //! | `proxy_enqueue_shared_queue` | NotFound | the batch is lost and counted |
 //! | `proxy_dequeue_shared_queue` | Empty, NotFound | nothing to take |
 //! | `proxy_get_header_map_pairs` | BadArgument, InvalidMemoryAccess | no headers: all routing headers are removed by name |
+//! | `proxy_get_header_map_value` | NotFound, BadArgument | no such header: the response is not read |
 //! | `proxy_replace_header_map_value`, `proxy_remove_header_map_value` | BadArgument | the header stays as it is |
-//! | `proxy_get_buffer_bytes` | NotFound, BadArgument, InvalidMemoryAccess | no body: no hint |
+//! | `proxy_get_buffer_bytes` | NotFound, BadArgument, InvalidMemoryAccess | no body: no hint, or the response is not read on |
 //! | `proxy_get_property` | NotFound, SerializationFailure | no value |
 //! | `proxy_set_property` | NotFound, InternalFailure | the access log lacks the value |
 //! | `proxy_define_metric`, `proxy_increment_metric`, `proxy_record_metric` | BadArgument, NotFound | the metric lacks the value |
@@ -44,6 +45,8 @@ pub struct ProxyHost;
 pub enum Buffer {
     /// The request's body, as far as it is buffered.
     RequestBody = 0,
+    /// What is here of the response's body.
+    ResponseBody = 1,
     /// The message that a stream callback announces.
     GrpcMessage = 5,
     /// The plugin's configuration.
@@ -82,6 +85,13 @@ unsafe extern "C" {
     fn proxy_enqueue_shared_queue(token: u32, message: *const u8, size: usize) -> u32;
     fn proxy_dequeue_shared_queue(token: u32, data: *mut *mut u8, size: *mut usize) -> u32;
     fn proxy_get_header_map_pairs(map: u32, data: *mut *mut u8, size: *mut usize) -> u32;
+    fn proxy_get_header_map_value(
+        map: u32,
+        name: *const u8,
+        name_size: usize,
+        value: *mut *mut u8,
+        value_size: *mut usize,
+    ) -> u32;
     fn proxy_replace_header_map_value(
         map: u32,
         name: *const u8,
@@ -119,8 +129,12 @@ impl ProxyHost {
 
     /// The first `size` bytes of a buffer.
     pub fn buffer(self, buffer: Buffer, size: usize) -> Option<Vec<u8>> {
+        self.part_of_buffer(buffer, 0, size)
+    }
+
+    fn part_of_buffer(self, buffer: Buffer, start: usize, size: usize) -> Option<Vec<u8>> {
         // SAFETY: the out pointers live through the call.
-        received(|data, length| unsafe { proxy_get_buffer_bytes(buffer as u32, 0, size, data, length) })
+        received(|data, length| unsafe { proxy_get_buffer_bytes(buffer as u32, start, size, data, length) })
     }
 }
 
@@ -244,12 +258,23 @@ impl HttpHost for ProxyHost {
         unsafe { proxy_remove_header_map_value(REQUEST_HEADERS, name.as_ptr(), name.len()) };
     }
 
+    fn response_header(&self, name: &str) -> Option<Vec<u8>> {
+        // SAFETY: name and out pointers live through the call.
+        received(|data, size| unsafe {
+            proxy_get_header_map_value(RESPONSE_HEADERS, name.as_ptr(), name.len(), data, size)
+        })
+    }
+
     fn set_response_header(&self, name: &str, value: &str) {
         replace_header(RESPONSE_HEADERS, name, value);
     }
 
     fn request_body(&self, size: usize) -> Option<Vec<u8>> {
         self.buffer(Buffer::RequestBody, size)
+    }
+
+    fn response_body(&self, start: usize, size: usize) -> Option<Vec<u8>> {
+        self.part_of_buffer(Buffer::ResponseBody, start, size)
     }
 
     fn property(&self, path: &[&str]) -> Option<Vec<u8>> {

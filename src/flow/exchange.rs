@@ -7,8 +7,12 @@
 //! A request's time, which the policy's `lookupTimeoutMs` limits, runs from the end of its input: from its headers where
 //! they have all of it, else from the end of its body. Reading the input counts, and so do catching up with the shared
 //! log and looking up.
+//!
+//! A response passes untouched. Where its request was decided by its prompt, what the engine says of the prompt is read as
+//! it passes, and [compared](compare) with what was decided.
 
 mod answer;
+mod compare;
 mod notices;
 mod sent;
 mod usage;
@@ -25,6 +29,7 @@ use crate::routing::decision::Decision;
 use crate::routing::policy::Policy;
 use crate::routing::reason::{Detail, ReasonCode};
 use answer::{Asked, Outcome};
+use compare::{Foretold, Reading};
 use sent::Sent;
 
 pub use notices::Notices;
@@ -67,6 +72,10 @@ enum State {
     Holding { inputs: Box<HeaderInputs>, received_bytes: usize },
     /// Sent on.
     Sent(Sent),
+    /// Answered, with a response that is read.
+    Reading(Box<Reading>),
+    /// Answered, with nothing more to do.
+    Answered,
 }
 
 /// A request whose input is complete, and what it is decided with.
@@ -86,10 +95,11 @@ struct IndexAsker<'a, H> {
     left_ns: u64,
 }
 
-/// A decision, with the label that its request is counted under.
+/// A decision, with the label that its request is counted under, which is of a model that the configuration names, or other.
 struct Decided<'a> {
     decision: Decision,
     model: &'a str,
+    foretold: Option<Foretold>,
 }
 
 // === impl Exchange ===
@@ -105,20 +115,17 @@ impl Exchange {
         let headers = host.request_headers();
         remove_routing_headers(host, headers.as_deref());
         let Some(router) = router else {
-            return self.send(host, OTHER_MODEL, Decision::no_hint(Detail::NotConfigured));
+            return self.send(host, Decided::other(Detail::NotConfigured));
         };
         let Some(headers) = headers else {
-            return self.send(host, OTHER_MODEL, Decision::no_hint(Detail::Unreadable));
+            return self.send(host, Decided::other(Detail::Unreadable));
         };
         let mut step = Step::new(host, router);
         let tenant = step.config.tenant.property().and_then(|path| tenant_property(host, path));
         let head = RequestHead { headers: &headers };
         let (inputs, verdict) = read_head(&head, tenant.as_deref(), step.config, &mut step.index);
         match verdict {
-            HeadVerdict::Ready(request) => {
-                let Decided { decision, model } = step.decide(&request);
-                self.send(host, model, decision)
-            }
+            HeadVerdict::Ready(request) => self.send(host, step.decide(&request)),
             HeadVerdict::Hold { .. } if end_of_stream => {
                 self.send_without_hint(host, step.config, inputs.model_id(), Detail::EmptyBody)
             }
@@ -164,14 +171,44 @@ impl Exchange {
         self.read_body(host, router, &inputs, received_bytes)
     }
 
-    /// The response's headers are here: was the hint followed?
-    pub fn on_response_headers(&self, host: &impl HttpHost, config: &FilterConfig, notices: &mut Notices) {
-        let State::Sent(sent) = &self.state else { return };
-        if !sent.addresses.is_empty() {
-            notices.answered(host, &sent.addresses);
-        }
+    /// The response's headers are here: was the hint followed, and is there a body to read?
+    pub fn on_response_headers(
+        &mut self,
+        host: &impl HttpHost,
+        config: &FilterConfig,
+        notices: &mut Notices,
+        end_of_stream: bool,
+    ) {
+        let State::Sent(sent) = &mut self.state else { return };
+        let place = if sent.addresses.is_empty() { None } else { notices.answered(host, &sent.addresses) };
         if config.output.response_headers {
             sent.write_response(host);
+        }
+        let foretold = sent.foretold.take().filter(|_| !end_of_stream);
+        let reading = foretold.and_then(|foretold| foretold.read(host, place));
+        self.state = reading.map_or(State::Answered, |reading| State::Reading(Box::new(reading)));
+    }
+
+    /// Whether the response's body is read.
+    pub fn reads_response(&self) -> bool {
+        matches!(self.state, State::Reading(_))
+    }
+
+    /// The next `size` bytes of the response's body pass.
+    pub fn on_response_body(&mut self, host: &impl HttpHost, notices: &mut Notices, size: usize, end_of_stream: bool) {
+        let State::Reading(reading) = &mut self.state else { return };
+        if !reading.read(host, size) {
+            self.state = State::Answered;
+        } else if end_of_stream {
+            self.end_response(host, notices, true);
+        }
+    }
+
+    /// The response has ended: with trailers, as a whole, or broken off, as what has passed of it.
+    pub fn end_response(&mut self, host: &impl HttpHost, notices: &mut Notices, is_whole: bool) {
+        let State::Reading(_) = &self.state else { return };
+        if let State::Reading(reading) = std::mem::replace(&mut self.state, State::Answered) {
+            reading.end(host, notices, is_whole);
         }
     }
 
@@ -184,10 +221,7 @@ impl Exchange {
             return self.send_without_hint(host, step.config, inputs.model_id(), Detail::Unreadable);
         };
         match read_body(body, inputs, step.config, &mut step.index) {
-            Ok(request) => {
-                let Decided { decision, model } = step.decide(&request);
-                self.send(host, model, decision)
-            }
+            Ok(request) => self.send(host, step.decide(&request)),
             Err(refusal) => self.send_without_hint(host, step.config, refusal.model.as_deref(), refusal.detail),
         }
     }
@@ -199,12 +233,12 @@ impl Exchange {
         model: Option<&str>,
         detail: Detail,
     ) -> Next {
-        self.send(host, label(config, model), Decision::no_hint(detail))
+        self.send(host, Decided { model: label(config, model), ..Decided::other(detail) })
     }
 
-    /// Writes the decision into the request and lets it go. `model` must be one that the configuration names.
-    fn send(&mut self, host: &impl HttpHost, model: &str, decision: Decision) -> Next {
-        let sent = Sent::new(decision);
+    /// Writes the decision into the request and lets it go.
+    fn send(&mut self, host: &impl HttpHost, Decided { decision, model, foretold }: Decided<'_>) -> Next {
+        let sent = Sent::new(decision, foretold);
         sent.write_request(host);
         host.count(&metrics::lookup_calls(model, sent.reason.as_str(), !sent.addresses.is_empty()), 1);
         match sent.reason {
@@ -219,8 +253,8 @@ impl Exchange {
     /// A part of a request that is not held, or can no longer be decided on, goes on.
     fn let_go(&mut self, host: &impl HttpHost) -> Next {
         match self.state {
-            State::Sent(_) => Next::Continue,
-            _ => self.send(host, OTHER_MODEL, Decision::no_hint(Detail::NotConfigured)),
+            State::Sent(_) | State::Reading(_) | State::Answered => Next::Continue,
+            State::New | State::Holding { .. } => self.send(host, Decided::other(Detail::NotConfigured)),
         }
     }
 }
@@ -240,7 +274,7 @@ impl<'a, H: HttpHost> Step<'a, H> {
         let (host, input_ended_ns) = (self.host, self.input_ended_ns);
         let asked = Asked { known: &known, config: self.config, request, now_ms: host.now_ms() };
         let policy = asked.policy();
-        let Outcome { decision, hit } = asked.decide(policy, &|| has_passed(host, input_ended_ns, policy));
+        let Outcome { decision, hit, foretold } = asked.decide(policy, &|| has_passed(host, input_ended_ns, policy));
         if let View::Index(index) = known.view {
             self.notices.decided(host, decision.reason, &request.scope, index);
         }
@@ -249,7 +283,16 @@ impl<'a, H: HttpHost> Step<'a, H> {
         }
         let model = request.scope.model_id.as_str();
         host.record(&metrics::lookup_latency(model), host.now_ns().saturating_sub(input_ended_ns) / 1_000);
-        Decided { decision, model }
+        Decided { decision, model, foretold }
+    }
+}
+
+// === impl Decided ===
+
+impl Decided<'_> {
+    /// No hint, to a request that names no model of the configuration.
+    fn other(detail: Detail) -> Decided<'static> {
+        Decided { decision: Decision::no_hint(detail), model: OTHER_MODEL, foretold: None }
     }
 }
 

@@ -4,12 +4,12 @@
 //! pages so that the ring can go on, mends what others wrote over, and renews the lease every tick. [`Deposed`] ends it.
 
 use super::credits::{Inbox, Outbox};
-use super::eviction::{ByAlgorithm, Evictor, counts_hits, policy};
+use super::eviction::{Evictor, counts_hits};
 use super::follower::Follower;
 use super::ingest::{Heard, Ingest, Refused};
 use super::keys::Keys;
 use super::lease::{Checkpoint, Deposed, Lease, set_position};
-use super::metrics::{self, Evicted, Refusal, Undercount};
+use super::metrics::{self, Refusal, Undercount};
 use super::models::keeper::Keeper;
 use super::observer::Observer;
 use super::pager::Pager;
@@ -24,16 +24,12 @@ use crate::wire;
 const UNREADABLE_TICKS: u32 = 50;
 /// Stands for any time at which the hub was heard and that is too long ago.
 const LONG_AGO_MS: u64 = 1;
-/// Everything is swept once in this time, about.
-const SWEEP_MS: u64 = 30_000;
 /// A VM may have 1 GiB; beyond this much nothing more is taken in, so that what requests need is left.
 const MAX_VM_BYTES: u64 = 960 * 1024 * 1024;
 /// A page is looked at with every tick for so many that there are.
 const PAGES_A_LOOK: u32 = 2_048;
 /// Pairs of a few messages.
 const AHEAD_PAIRS: u64 = 16_384;
-/// Runs, stretches and blocks dropped between two looks at the clock.
-const SWEEP_STEP: usize = 256;
 /// A committed message's worth of changes waits at most until the next tick; alone, it is committed at once if the last
 /// commit was this long ago.
 const COMMIT_PAUSE_MS: u64 = 10;
@@ -110,6 +106,11 @@ impl Leader {
         }
     }
 
+    /// The head of the log as this leader last wrote it.
+    pub fn head(&self) -> &Head {
+        self.lease.head()
+    }
+
     /// Gives the stream up, and the orders of what goes. What was heard and not committed is asked for again.
     pub fn stop_observing(&mut self, host: &impl Host, follower: &mut Follower) {
         self.inbox.give_up(host);
@@ -153,8 +154,6 @@ impl Leader {
                 }
                 ready.renew(host, keys, &mut self.lease, serves, config.freshness.stale_after_ms)?;
                 ready.report(host, &self.lease, follower);
-                let until_ns = until_ns.saturating_add(config.limits.max_step_ns() / 4);
-                sweep(host, follower, self.lease.head(), config, until_ns).count(host, Evicted::Ttl);
                 Ok(())
             }
         }
@@ -448,31 +447,4 @@ fn ceiling(limits: &Limits) -> u64 {
 /// The head of a log that begins now.
 pub fn new_log(host: &impl Host, term: u64, limits: &Limits) -> Head {
     Head::new(Incarnation(host.now_ns()), term, limits.pages.saturating_add(1), limits.log_segments)
-}
-
-/// Sweeps a tick's share of the index, if everything that `head` covers is applied: what has ended, and what is older
-/// than its tenant's policy lets it count. Returns how many pairs went by age, by algorithm.
-pub fn sweep(
-    host: &impl Host,
-    follower: &mut Follower,
-    head: &Head,
-    config: &FilterConfig,
-    until_ns: u64,
-) -> ByAlgorithm {
-    let mut expired = ByAlgorithm::default();
-    let Some(index) = follower.sweepable(head) else { return expired };
-    let now_ms = host.now_ms();
-    let until = index.sweep_share(config.limits.tick_ms, SWEEP_MS);
-    while index.sweep_at() < until && host.now_ns() < until_ns {
-        let swept = index.sweep_until(until, SWEEP_STEP, |dictionary, scope, last_seen_ms| {
-            now_ms.saturating_sub(last_seen_ms) >= policy(dictionary, config, scope).eviction_ttl_ms
-        });
-        for (scope, pairs) in swept.by_scope {
-            expired.add(index.dictionary(), config, scope, pairs);
-        }
-        if swept.complete {
-            break;
-        }
-    }
-    expired
 }

@@ -91,6 +91,37 @@ pub fn lookup_latency(model: &str) -> Rc<str> {
     })
 }
 
+/// Tokens that were foretold to be cached at the replica that answered, of each response compared.
+pub fn predicted_tokens(model: &str) -> Rc<str> {
+    memo::of_model(model, OfModel::Predicted, || format!("warmroute_predicted_tokens.model.={}.;", label(model)))
+}
+
+/// Tokens that its engine says were cached.
+pub fn cached_tokens(model: &str) -> Rc<str> {
+    memo::of_model(model, OfModel::Cached, || format!("warmroute_cached_tokens.model.={}.;", label(model)))
+}
+
+/// Responses whose usage was held against what was foretold, by outcome.
+pub fn usage_compared(model: &str, outcome: &'static str) -> Rc<str> {
+    memo::of_model(model, OfModel::Compared { outcome }, || {
+        format!("warmroute_usage_compared_total.model.={}.;.outcome.={outcome}.;", label(model))
+    })
+}
+
+/// Predictions that failed.
+pub fn prediction_failures(model: &str) -> Rc<str> {
+    memo::of_model(model, OfModel::Failures, || {
+        format!("warmroute_prediction_failures_total.model.={}.;", label(model))
+    })
+}
+
+/// Prompts of which the engine counted other tokens than were counted here.
+pub fn prompt_tokens_mismatch(model: &str) -> Rc<str> {
+    memo::of_model(model, OfModel::Mismatch, || {
+        format!("warmroute_prompt_tokens_mismatch_total.model.={}.;", label(model))
+    })
+}
+
 /// Requests without a hint, by detail.
 pub fn no_hint(detail: &'static str) -> Rc<str> {
     memo::labelled("warmroute_no_hint_total", "detail", detail)

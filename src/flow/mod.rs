@@ -21,6 +21,7 @@ pub mod pace;
 pub mod pager;
 pub mod scrub;
 pub mod sizes;
+pub mod sweep;
 
 #[cfg(test)]
 mod defect;

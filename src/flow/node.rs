@@ -11,11 +11,12 @@
 use super::credits::{Hit, Outbox};
 use super::follower::{CatchUps, Follower, View};
 use super::keys::Keys;
-use super::leader::{Leader, aged, new_log, sweep};
+use super::leader::{Leader, aged, new_log};
 use super::lease::{Deposed, Lease};
-use super::metrics;
+use super::metrics::{self, Evicted};
 use super::models::collector::Collector;
 use super::pace::Pace;
+use super::sweep::Sweeper;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Cas, Host, SharedValue, StreamToken};
 use crate::index::log::Head;
@@ -36,6 +37,7 @@ pub struct Node {
     serves: bool,
     driver: Option<u32>,
     pace: Pace,
+    sweeper: Sweeper,
     catching_up: CatchingUp,
     /// When the index was last measured, Unix time in ms.
     measured_ms: u64,
@@ -98,6 +100,7 @@ impl Node {
             serves: false,
             driver: None,
             pace: Pace::default(),
+            sweeper: Sweeper::default(),
             catching_up: CatchingUp::default(),
             measured_ms: 0,
             heard_ms: None,
@@ -162,6 +165,7 @@ impl Node {
             return;
         }
         let started_ns = host.now_ns();
+        let passed_ms = self.pace.period_ms(&config.limits);
         let is_whole = self.pace.is_whole(&config.limits);
         let progress = self.follower.progress();
         let now_ms = host.now_ms();
@@ -170,7 +174,7 @@ impl Node {
         let work_is_left = match &mut self.role {
             Role::Following { .. } => {
                 // What cannot be read gets no more readable by looking at it more often.
-                self.tick_following(host, head, config, is_whole) && self.follower.progress() > progress
+                self.tick_following(host, &head, config, is_whole) && self.follower.progress() > progress
             }
             Role::Leading(leading) => {
                 let ticked = leading.tick(host, &self.keys, &mut self.follower, self.serves, config).and_then(|()| {
@@ -181,9 +185,10 @@ impl Node {
                 work_is_left
             }
         };
+        let sweep_is_behind = self.sweep(host, head.and_then(|(head, _)| head), config, passed_ms, started_ns);
         self.outbox.report(host);
         let collects = self.collect(host, config, started_ns, is_whole);
-        self.pace.rest(&config.limits, work_is_left || collects);
+        self.pace.rest(&config.limits, work_is_left || sweep_is_behind || collects);
         if is_whole {
             self.measure(host, now_ms);
         }
@@ -260,16 +265,37 @@ impl Node {
         *self.driver.get_or_insert(context) == context
     }
 
-    /// True if the log had something new. Only whole ticks sweep, and count against a silent leader.
+    /// Sweeps what is due, as of the head that was read, or that this VM wrote; true if it is behind.
+    fn sweep(
+        &mut self,
+        host: &impl Host,
+        read: Option<Head>,
+        config: &FilterConfig,
+        passed_ms: u64,
+        started_ns: u64,
+    ) -> bool {
+        let (head, leads) = match &self.role {
+            Role::Leading(leading) => (Some(leading.head()), true),
+            Role::Following { .. } => (read.as_ref(), false),
+        };
+        let Some(head) = head else { return false };
+        let expired = self.sweeper.step(host, &mut self.follower, head, config, (passed_ms, started_ns));
+        if leads {
+            expired.count(host, Evicted::Ttl);
+        }
+        self.sweeper.is_behind()
+    }
+
+    /// True if the log had something new. Only whole ticks count against a silent leader.
     fn tick_following(
         &mut self,
         host: &impl Host,
-        head: Option<(Option<Head>, Cas)>,
+        head: &Option<(Option<Head>, Cas)>,
         config: &FilterConfig,
         is_whole: bool,
     ) -> bool {
         let mut is_behind = false;
-        if let Some((Some(head), _)) = &head
+        if let Some((Some(head), _)) = head
             && self.serves
         {
             let step_ns = config.limits.max_step_ns();
@@ -279,12 +305,11 @@ impl Node {
             // While there is news, what comes next is looked for soon, so that requests find little left to read.
             is_behind = self.follower.progress() != before;
             if is_whole {
-                sweep(host, &mut self.follower, head, config, until_ns.saturating_add(step_ns / 4));
                 self.follower.lag(head).into_iter().for_each(|lag| host.record(metrics::LAG_SEGMENTS, lag));
             }
         }
         if is_whole {
-            self.claim_if_due(host, &head, config);
+            self.claim_if_due(host, head, config);
         }
         is_behind
     }

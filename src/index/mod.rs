@@ -232,11 +232,6 @@ impl Index {
         most > quota && self.keys_of_tenant(tenant_id) < most
     }
 
-    /// Of [those](Index::keys_of), how many are certain to be held by a generation that has not ended.
-    pub fn keys_at_least(&self, scope: ScopeSlot) -> u64 {
-        self.runs.keys_at_least(scope)
-    }
-
     /// The scopes that a generation holds something in, in order.
     pub fn scopes_of(&self, replica: ReplicaSlot) -> Vec<ScopeSlot> {
         let mut scopes: Vec<ScopeSlot> = self.runs.scopes_of(replica).collect();

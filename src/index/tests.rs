@@ -61,7 +61,7 @@ fn runs(index: &Index, keys: &[u64], oldest_ms: u64) -> Vec<(u32, i64)> {
 fn what_ended_generations_hold_is_not_certain_until_it_is_dropped() {
     let said = [up(1, "a"), up(2, "b")].concat();
     let mut index = index(said.into_iter().chain([stored(1, &[1, 2, 3], 5), stored(2, &[3, 4], 5)]));
-    let counts = |index: &Index| (index.keys_at_least(SCOPE), index.keys_of(SCOPE));
+    let counts = |index: &Index| (index.runs().keys_at_least(SCOPE), index.keys_of(SCOPE));
     assert_eq!(counts(&index), (4, 4));
     assert!(index.drop_ended(1), "nothing has ended");
     index.apply(20, Observation::ReplicaGone { replica: ReplicaSlot(1) });

@@ -10,7 +10,7 @@
 //! first: an order that has [grown](Order::len) is to be made anew, which is done in steps. Re-assertions do not count: what
 //! was announced longest ago goes first. Where much is of one rank, a part of it at a time is compared.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, BinaryHeap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::observation::{BlockKey, RESERVED_TENANT, ReplicaSlot, Scope, ScopeSlo
 
 /// Blocks, or stretches of them, that are compared with each other where more are of one rank.
 const COMPARED: usize = 1_024;
-/// Blocks at replicas that are looked at for that, about, beyond which no further run is.
+/// Stretches that are looked at for that, beyond which no further run is.
 const LOOKED_AT: usize = 1 << 15;
 
 /// Hits (0 where they do not count), and last-seen in Unix ms.
@@ -80,18 +80,12 @@ impl Order {
     /// Goes on with what was there before, for about `budget` runs and stretches; true when all is in it. `is_lfu` says where
     /// hits count.
     pub fn build(&mut self, index: &Index, budget: usize, is_lfu: impl Fn(&Scope) -> bool) -> bool {
-        let mut left = budget;
-        while left > 0 && self.built < index.runs().run_numbers() {
-            let run = self.built;
-            self.built += 1;
-            left = left.saturating_sub(1);
-            let Some((scope, _)) = index.runs().run(run) else { continue };
+        let from = self.built;
+        self.built = go_on(index, from, budget, |run| {
+            let Some((scope, _)) = index.runs().run(run) else { return 0 };
             let counts = self.counts(index, scope, &is_lfu);
-            for span in index.runs().spans(run) {
-                self.ranked.add(rank(counts, span.access_count, span.last_seen_ms), run);
-                left = left.saturating_sub(1);
-            }
-        }
+            self.ranked.add_all(run, index.runs().spans(run), |span| rank(counts, span.access_count, span.last_seen_ms))
+        });
         self.built >= index.runs().run_numbers()
     }
 
@@ -170,18 +164,15 @@ impl Prefixes {
 
     /// As [`Order::build`].
     pub fn build(&mut self, index: &Index, budget: usize) -> bool {
-        let mut left = if self.tenants.is_empty() { 0 } else { budget };
-        while left > 0 && self.built < index.runs().run_numbers() {
-            let run = self.built;
-            self.built += 1;
-            left = left.saturating_sub(1);
-            let Some(ranked) = self.ranked_of(index, run) else { continue };
-            for span in index.runs().spans(run) {
-                ranked.add((0, span.last_seen_ms), run);
-                left = left.saturating_sub(1);
-            }
+        if self.tenants.is_empty() {
+            return true;
         }
-        self.tenants.is_empty() || self.built >= index.runs().run_numbers()
+        let from = self.built;
+        self.built = go_on(index, from, budget, |run| {
+            let Some(ranked) = self.ranked_of(index, run) else { return 0 };
+            ranked.add_all(run, index.runs().spans(run), |span| (0, span.last_seen_ms))
+        });
+        self.built >= index.runs().run_numbers()
     }
 
     /// Takes in what has changed.
@@ -216,8 +207,8 @@ impl Prefixes {
             let left = take_in_order(index, heap, |candidate| {
                 let wanted = gone < blocks && victims.len() < pairs;
                 if let Some(Victim { scope, key, .. }) = candidate.victim(index).filter(|_| wanted) {
-                    let holders = index.holders(scope, &key);
-                    victims.extend(holders.map(|holder| Victim { scope, key: key.clone(), replica: holder.replica }));
+                    let holders = index.runs().holders_at(candidate.run, candidate.at);
+                    victims.extend(holders.map(|replica| Victim { scope, key: key.clone(), replica }));
                     gone += 1;
                 }
                 wanted
@@ -284,19 +275,56 @@ fn take_in_order(
     left
 }
 
-/// Where in a run the newest report of a block is of `last_seen_ms`: each offset.
-fn newest_at(index: &Index, run: u32, last_seen_ms: u64, looked_at: &mut usize) -> Vec<Range<usize>> {
-    let mut newest: Vec<u64> = Vec::new();
-    for span in index.runs().spans(run) {
-        if newest.len() < span.until {
-            newest.resize(span.until, 0);
-        }
-        let blocks = newest.get_mut(span.from..span.until).unwrap_or_default();
-        blocks.iter_mut().for_each(|newest| *newest = span.last_seen_ms.max(*newest));
-        *looked_at += 1 + blocks.len();
+/// Goes over runs from number `from` on, for about `budget` of them and of what `take` says that it found in each; the number
+/// of the next.
+fn go_on(index: &Index, from: u32, budget: usize, mut take: impl FnMut(u32) -> usize) -> u32 {
+    let (mut run, mut left) = (from, budget);
+    while left > 0 && run < index.runs().run_numbers() {
+        left = left.saturating_sub(1 + take(run));
+        run += 1;
     }
-    let of_rank = newest.iter().enumerate().filter(|(_, newest)| **newest == last_seen_ms);
-    of_rank.map(|(at, _)| at..at + 1).collect()
+    run
+}
+
+/// Where in a run the newest report of a block is of `last_seen_ms`, in order.
+fn newest_at(index: &Index, run: u32, last_seen_ms: u64, looked_at: &mut usize) -> Vec<Range<usize>> {
+    let (mut of_rank, mut newer) = (Vec::new(), Vec::new());
+    for span in index.runs().spans(run) {
+        *looked_at += 1;
+        match span.last_seen_ms.cmp(&last_seen_ms) {
+            Ordering::Equal => of_rank.push(span.from..span.until),
+            Ordering::Greater => newer.push(span.from..span.until),
+            Ordering::Less => {}
+        }
+    }
+    if of_rank.is_empty() {
+        return of_rank;
+    }
+    of_rank.sort_unstable_by_key(|blocks| blocks.start);
+    newer.sort_unstable_by_key(|blocks| blocks.start);
+    without(&of_rank, &newer)
+}
+
+/// The offsets of `blocks` that are not in `others`, each once; both are sorted by their starts.
+fn without(blocks: &[Range<usize>], others: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut left = Vec::new();
+    // All before `next` is done.
+    let (mut next, mut others) = (0, others.iter().peekable());
+    for Range { start, end } in blocks {
+        next = next.max(*start);
+        while next < *end {
+            match others.peek() {
+                Some(other) if other.end <= next => drop(others.next()),
+                Some(other) if other.start <= next => next = other.end,
+                other => {
+                    let until = other.map_or(*end, |other| other.start.min(*end));
+                    left.push(next..until);
+                    next = until;
+                }
+            }
+        }
+    }
+    left
 }
 
 fn rank(counts: bool, access_count: u32, last_seen_ms: u64) -> Rank {
@@ -352,6 +380,11 @@ impl Ranked {
         self.0.insert(entry(rank, run));
     }
 
+    /// Adds what of a run there is; how many that is.
+    fn add_all(&mut self, run: u32, spans: impl Iterator<Item = Span>, rank: impl Fn(&Span) -> Rank) -> usize {
+        spans.inspect(|span| self.add(rank(span), run)).count()
+    }
+
     fn first(&self) -> Option<Rank> {
         self.0.first().map(|entry| ((entry >> 96) as u32, (entry >> 32) as u64))
     }
@@ -371,4 +404,43 @@ impl Ranked {
 
 fn entry((count, last_seen_ms): Rank, run: u32) -> u128 {
     u128::from(count) << 96 | u128::from(last_seen_ms) << 32 | u128::from(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sets of up to two ranges below 7, by their starts.
+    fn sorted_sets() -> Vec<Vec<Range<usize>>> {
+        let ranges: Vec<Range<usize>> = (0..7).flat_map(|start| (start + 1..=7).map(move |end| start..end)).collect();
+        let mut sets = vec![Vec::new()];
+        for _ in 0..2 {
+            let longer = |set: &Vec<Range<usize>>| {
+                let last = set.last().map_or(0, |last| last.start);
+                let set = set.clone();
+                ranges
+                    .iter()
+                    .filter(move |range| range.start >= last)
+                    .map(move |range| [&set[..], &[range.clone()]].concat())
+                    .collect::<Vec<_>>()
+            };
+            let all: Vec<_> = sets.iter().flat_map(longer).collect();
+            sets.extend(all);
+        }
+        sets
+    }
+
+    #[test]
+    fn what_is_left_of_ranges_is_what_is_in_them_and_not_in_others() {
+        let sets = sorted_sets();
+        for blocks in &sets {
+            for others in &sets {
+                let left = without(blocks, others);
+                let offsets: Vec<usize> = left.iter().cloned().flatten().collect();
+                let is_in = |ranges: &[Range<usize>], at: &usize| ranges.iter().any(|range| range.contains(at));
+                let expected: Vec<usize> = (0..7).filter(|at| is_in(blocks, at) && !is_in(others, at)).collect();
+                assert_eq!(offsets, expected, "{blocks:?} without {others:?}");
+            }
+        }
+    }
 }

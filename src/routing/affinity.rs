@@ -15,8 +15,13 @@ use super::decision::{Question, RankedReplica};
 use super::policy::{AffinityHash, AffinitySeed};
 use super::score::live_pressure;
 use crate::index::dictionary::Replica;
-use crate::observation::{BlockKey, ReplicaSlot, Tier};
-use crate::request::RequestChain;
+use crate::observation::{ReplicaSlot, Tier};
+use crate::request::{ChainBlock, RequestChain};
+
+/// Bytes that a hash of 8 bytes takes in the seed, its length included.
+const ENTRY: usize = size_of::<u32>() + size_of::<u64>();
+/// Hashes put together at a time: 12 pieces of what SHA-256 works on.
+const PIECE: usize = 64;
 
 /// The replica that this prompt's hash picks; `None` if the policy does not want it, or there is nothing to hash or nobody
 /// to pick.
@@ -68,28 +73,53 @@ fn place<'a>(by: AffinityHash, hash: u64, ids: impl ExactSizeIterator<Item = &'a
 
 /// The hash of a prompt; `None` for a key without bytes.
 pub fn prompt_hash(chain: &RequestChain, of: AffinitySeed) -> Option<u64> {
-    let mut seed = Vec::new();
+    let mut seed = Sha256::new();
     let counted = match of {
         AffinitySeed::Chain => chain.len(),
         AffinitySeed::Head => 1,
     };
-    match chain {
-        RequestChain::Exact { key } => key.write_to(&mut seed),
+    let is_empty = match chain {
+        RequestChain::Exact { key } => {
+            let mut bytes = Vec::with_capacity(key.width());
+            key.write_to(&mut bytes);
+            seed.update(&bytes);
+            bytes.is_empty()
+        }
         RequestChain::Chain(blocks) => {
-            blocks.iter().take(counted).for_each(|block| add(&mut seed, &block.key));
+            seed.update(entries(blocks.get(..counted).unwrap_or(blocks)));
+            blocks.is_empty()
         }
         RequestChain::Prefixes { hashes, .. } => {
-            hashes.iter().take(counted).for_each(|hash| add(&mut seed, &BlockKey::Hash64(*hash)));
+            add_hashes(&mut seed, hashes.get(..counted).unwrap_or(hashes));
+            hashes.is_empty()
         }
-    }
-    if seed.is_empty() {
+    };
+    if is_empty {
         return None;
     }
-    let digest = Sha256::digest(&seed);
-    digest.first_chunk::<8>().map(|first| u64::from_be_bytes(*first))
+    seed.finalize().first_chunk::<8>().map(|first| u64::from_be_bytes(*first))
 }
 
-fn add(seed: &mut Vec<u8>, key: &BlockKey) {
-    seed.extend_from_slice(&u32::try_from(key.width()).unwrap_or(u32::MAX).to_be_bytes());
-    key.write_to(seed);
+/// Keys with their length before each.
+fn entries(blocks: &[ChainBlock]) -> Vec<u8> {
+    let mut entries = Vec::with_capacity(blocks.iter().map(|block| size_of::<u32>() + block.key.width()).sum());
+    for ChainBlock { key, .. } in blocks {
+        entries.extend_from_slice(&u32::try_from(key.width()).unwrap_or(u32::MAX).to_be_bytes());
+        key.write_to(&mut entries);
+    }
+    entries
+}
+
+/// Adds hashes with their length before each. A piece of them is put together at a time, of a size that SHA-256 takes in as it
+/// stands.
+fn add_hashes(seed: &mut Sha256, hashes: &[u64]) {
+    let mut piece = [0; PIECE * ENTRY];
+    for some in hashes.chunks(PIECE) {
+        let (entries, _) = piece.as_chunks_mut::<ENTRY>();
+        for (entry, hash) in entries.iter_mut().zip(some) {
+            let wide = u128::from(size_of::<u64>() as u64) << u64::BITS | u128::from(*hash);
+            entry.copy_from_slice(wide.to_be_bytes().last_chunk::<ENTRY>().unwrap_or(&[0; ENTRY]));
+        }
+        seed.update(piece.get(..some.len() * ENTRY).unwrap_or_default());
+    }
 }

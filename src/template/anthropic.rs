@@ -14,9 +14,15 @@
 //!   Thinking with a budget, and adaptive thinking, change nothing. `output_config.effort` is the effort. `tool_choice`
 //!   changes nothing.
 //!
-//! Versions before 0.33 pass over `thinking`. Refused is what versions take in different ways or cannot be told from the
-//! body: messages of the system among the others, unless there is one of a text alone and that is the first; changes of the
-//! tools on the way; calls without an id; results of tools that an assistant gives, other than a text.
+//! - Messages of the system among the others stay where they are if the template takes them there, and else become part of
+//!   the first one, with nothing in between. vLLM tries that with a plain Jinja2; a template that uses what only
+//!   `transformers` gives it (`raise_exception` where it is called, `bos_token` in a sum) counts as one that does not.
+//!
+//! Both trials are of the template that the body is read with. If a model has one of its own for tools, vLLM looks at both.
+//!
+//! Other versions: earlier ones pass over `thinking`, and put all messages of the system in front; later ones fold them
+//! into their neighbours. Refused is what cannot be told from the body: changes of the tools on the way; calls without an id;
+//! results of tools that an assistant gives, other than a text.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
@@ -50,14 +56,29 @@ impl Chat {
     pub fn from_messages(body: &[u8], template: &ChatTemplate) -> Result<Chat, InvalidChat> {
         let body = object(body)?;
         let given = list(&body, "messages")?.ok_or_else(|| invalid("messages", "a list"))?;
-        let mut messages: Vec<Value> = system(&body)?.into_iter().collect();
+        let mut system = system(&body)?;
+        let (mut messages, mut merges) = (Vec::new(), None);
         for (index, message) in given.iter().enumerate() {
-            if field(message, "role").is_some_and(|role| role.as_str() == Some("system")) {
-                let is_first = index == 0 && messages.is_empty();
-                messages.extend(inline_system(message, index, is_first)?);
+            if field(message, "role").is_none_or(|role| role.as_str() != Some("system")) {
+                push(&mut messages, message, index)?;
                 continue;
             }
-            push(&mut messages, message, index)?;
+            let text = inline_system(message, index)?;
+            if text.is_empty() {
+                continue;
+            }
+            let merges = match merges {
+                Some(merges) => merges,
+                None => *merges.insert(merges_system(template)?),
+            };
+            if merges {
+                system.push_str(&text);
+            } else {
+                messages.push(of_system(&text));
+            }
+        }
+        if !system.is_empty() {
+            messages.insert(0, of_system(&system));
         }
         Draft {
             tools: tools::of_messages(list(&body, "tools")?)?,
@@ -106,32 +127,35 @@ fn effort_of_disabled_thinking(template: &ChatTemplate) -> Result<&'static str, 
     Ok("none")
 }
 
-/// The message that the body's `system` is.
-fn system(body: &Value) -> Result<Option<Value>, InvalidChat> {
-    let Some(given) = field(body, "system") else { return Ok(None) };
-    let text = match given.as_str() {
-        Some(text) => text.to_owned(),
-        None => texts_of_system(&given).ok_or_else(|| invalid("system", "a string or a list of texts"))?,
-    };
-    Ok((!text.is_empty()).then(|| Value::from_pairs([("role", "system"), ("content", text.as_str())])))
+/// The text of the body's `system`.
+fn system(body: &Value) -> Result<String, InvalidChat> {
+    let Some(given) = field(body, "system") else { return Ok(String::new()) };
+    let text = given.as_str().map(str::to_owned).or_else(|| texts_of_system(&given));
+    text.ok_or_else(|| invalid("system", "a string or a list of texts"))
 }
 
-/// A message of the system among the others. Versions differ in where it goes, so it must be the first of all.
-fn inline_system(message: &Value, index: usize, is_first: bool) -> Result<Option<Value>, InvalidChat> {
+/// The text of a message of the system among the others.
+fn inline_system(message: &Value, index: usize) -> Result<String, InvalidChat> {
     let content = field(message, "content");
     let text = match content.as_ref().and_then(Value::as_str) {
         Some(text) if text.starts_with(BILLING_HEADER) => Some(String::new()),
         Some(text) => Some(text.to_owned()),
         None => content.as_ref().and_then(texts_of_system),
     };
-    let text = text.ok_or_else(|| in_message(index, "content", "a string or a list of texts"))?;
-    if text.is_empty() {
-        return Ok(None);
-    }
-    if !is_first {
-        return Err(in_message(index, "role", "that of a user or an assistant"));
-    }
-    Ok(Some(Value::from_pairs([("role", "system"), ("content", text.as_str())])))
+    text.ok_or_else(|| in_message(index, "content", "a string or a list of texts"))
+}
+
+fn of_system(text: &str) -> Value {
+    Value::from_pairs([("role", "system"), ("content", text)])
+}
+
+/// Whether messages of the system among the others become part of the first one: if the template refuses them there, as
+/// vLLM tries it.
+fn merges_system(template: &ChatTemplate) -> Result<bool, InvalidChat> {
+    let message = |role| Value::from_pairs([("role", role), ("content", "t")]);
+    let messages = ["system", "user", "system", "user"].into_iter().map(message).collect();
+    let renders = template.renders_bare(messages).map_err(|_| invalid("messages", "without those of the system"))?;
+    Ok(!renders)
 }
 
 /// The texts of a list of blocks of which none is anything else.

@@ -8,7 +8,7 @@ use minijinja::{Environment, Value};
 use super::continuation::Continuation;
 use super::environment::{environment, syntax};
 use super::operands::with_filters;
-use super::source::{check_shape, prepare};
+use super::source::{check_shape, marks_generation, prepare};
 use super::{Chat, ContentFormat, InvalidTemplate, LocalTime, Media, RenderError, media};
 
 /// The name under which the environment keeps its one template: without an extension, so nothing is escaped.
@@ -40,6 +40,7 @@ pub struct ChatTemplate {
     special: Vec<(String, Value)>,
     limits: Limits,
     content_format: ContentFormat,
+    marks_generation: bool,
 }
 
 /// What a conversation comes to.
@@ -108,6 +109,7 @@ impl ChatTemplate {
     pub fn compile(source: &str, special: &SpecialTokens, limits: Limits) -> Result<ChatTemplate, InvalidTemplate> {
         let syntax = syntax()?;
         let prepared = prepare(source, &syntax)?;
+        let marks_generation = marks_generation(source, &syntax);
         let tree = parse(&prepared, NAME, syntax.clone())?;
         check_shape(&tree)?;
         let content_format = ContentFormat::of(&tree);
@@ -116,7 +118,7 @@ impl ChatTemplate {
         environment.set_syntax(syntax);
         environment.add_template_owned(NAME, prepared)?;
         let special = special.named.iter().map(|(name, token)| (name.clone(), Value::from(token.as_str()))).collect();
-        Ok(ChatTemplate { environment, source: source.to_owned(), special, limits, content_format })
+        Ok(ChatTemplate { environment, source: source.to_owned(), special, limits, content_format, marks_generation })
     }
 
     /// What it was compiled from.
@@ -134,6 +136,28 @@ impl ChatTemplate {
     /// Whether the template names the role `developer`, as vLLM looks for it.
     pub(super) fn knows_developers(&self) -> bool {
         self.source.contains("'developer'") || self.source.contains("\"developer\"")
+    }
+
+    /// Whether plain Jinja2 renders these messages with the template, without what `transformers` adds to it: no functions, no
+    /// tokens, no tag that marks an answer.
+    ///
+    /// # Errors
+    ///
+    /// That takes more work than a render may.
+    pub(super) fn renders_bare(&self, messages: Value) -> Result<bool, RenderError> {
+        if self.marks_generation {
+            return Ok(false);
+        }
+        let variables = [
+            ("messages", messages),
+            ("add_generation_prompt", Value::from(false)),
+            ("raise_exception", Value::UNDEFINED),
+        ];
+        match self.render_with(Value::from_pairs(variables)) {
+            Ok(_) => Ok(true),
+            Err(RenderError::Refused(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Renders a conversation as the engine does whose wall clock shows `clock`.
@@ -168,7 +192,10 @@ impl ChatTemplate {
     }
 
     fn render_plain(&self, chat: &Chat, clock: LocalTime) -> Result<String, RenderError> {
-        let context = self.context(chat, clock)?;
+        self.render_with(self.context(chat, clock)?)
+    }
+
+    fn render_with(&self, context: Value) -> Result<String, RenderError> {
         let template = self.environment.get_template(NAME)?;
         let mut out = Bounded { bytes: Vec::new(), limit: self.limits.output_bytes, overflowed: false };
         let result = template.render_captured_to(context, &mut out).map(drop);

@@ -14,6 +14,11 @@ use minijinja::Value;
 /// How deeply containers may be nested, as in serde_json.
 const MAX_DEPTH: usize = 128;
 
+/// What is expected where Python expects less.
+const UNPAIRED: &str = "a pair of surrogates";
+const TOO_DEEP: &str = "less nesting";
+const TOO_LARGE: &str = "a number of at most 38 digits";
+
 /// How many bytes of a string are looked at together.
 const CHUNK: usize = 32;
 
@@ -50,6 +55,15 @@ pub fn parse_json(bytes: &[u8]) -> Result<Value, InvalidJson> {
 
 // === impl InvalidJson ===
 
+impl InvalidJson {
+    /// Whether Python may read the text though it is refused here.
+    pub(super) fn is_for_python(self, text: &str) -> bool {
+        let rest = text.get(self.at..).unwrap_or_default();
+        matches!(self.expected, UNPAIRED | TOO_DEEP | TOO_LARGE)
+            || ["NaN", "Infinity"].iter().any(|word| rest.starts_with(word))
+    }
+}
+
 impl fmt::Display for InvalidJson {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "JSON: expected {} at byte {}", self.expected, self.at)
@@ -63,7 +77,7 @@ impl std::error::Error for InvalidJson {}
 impl Reader<'_> {
     fn value(&mut self, depth: usize) -> Result<Value, InvalidJson> {
         if depth > MAX_DEPTH {
-            return Err(self.invalid("less nesting"));
+            return Err(self.invalid(TOO_DEEP));
         }
         self.skip_space();
         match self.peek() {
@@ -159,7 +173,7 @@ impl Reader<'_> {
             (true, Err(_)) => digits.parse::<i128>().ok().map(Value::from),
             (false, _) => digits.parse::<f64>().ok().map(Value::from),
         };
-        value.ok_or(InvalidJson { at: start, expected: "a number of at most 38 digits" })
+        value.ok_or(InvalidJson { at: start, expected: TOO_LARGE })
     }
 
     fn digits(&mut self) -> usize {
@@ -209,7 +223,7 @@ impl Reader<'_> {
     /// Reads `uXXXX`, or two of them that make a pair of surrogates.
     fn code_point(&mut self) -> Result<char, InvalidJson> {
         let start = self.at;
-        let unpaired = InvalidJson { at: start, expected: "a pair of surrogates" };
+        let unpaired = InvalidJson { at: start, expected: UNPAIRED };
         let first = self.unit()?;
         let code = match first {
             0xd800..=0xdbff => {

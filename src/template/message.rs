@@ -41,7 +41,7 @@ const MEDIA: [(&str, &str); 9] = [
 ];
 
 /// The fields of a part that vLLM knows. A template for parts gets the others as they are.
-const KNOWN_FIELDS: [&str; 17] = [
+const KNOWN_FIELDS: [&str; 18] = [
     "audio_embeds",
     "audio_url",
     "closed",
@@ -52,6 +52,7 @@ const KNOWN_FIELDS: [&str; 17] = [
     "image_url",
     "input_audio",
     "name",
+    "prompt_cache_breakpoint",
     "refusal",
     "text",
     "thinking",
@@ -93,10 +94,7 @@ pub(super) fn message(
 ) -> Result<(Value, Option<usize>), InvalidChat> {
     let role = field(given, "role").filter(|role| role.kind() == ValueKind::String);
     let role = role.ok_or_else(|| in_message(index, "role", "a string"))?;
-    let mut parts = parts(given, index)?;
-    if role.as_str() == Some("system") {
-        parts.retain_mut(Part::strip_billing_header);
-    }
+    let parts = parts(given, index, role.as_str() == Some("system"))?;
     let media = parts.iter().position(|part| matches!(part, Part::Media(..)));
     let mut fields = vec![("role", role.clone()), ("content", content(&parts, &role, format))];
     match role.as_str() {
@@ -130,18 +128,23 @@ fn in_message(index: usize, field: &str, allowed: &'static str) -> InvalidChat {
     InvalidChat::Field { field: format!("messages[{index}].{field}"), allowed }
 }
 
-fn parts(given: &Value, index: usize) -> Result<Vec<Part>, InvalidChat> {
+fn parts(given: &Value, index: usize, is_system: bool) -> Result<Vec<Part>, InvalidChat> {
     let Some(content) = field(given, "content") else { return Ok(Vec::new()) };
-    if content.kind() == ValueKind::String {
-        return Ok(vec![Part::Text(content, Vec::new())]);
-    }
     let malformed = || in_message(index, "content", "a string or a list of parts");
-    if content.kind() != ValueKind::Seq {
-        return Err(malformed());
-    }
+    let given: Vec<Value> = match content.kind() {
+        ValueKind::String => vec![content],
+        ValueKind::Seq => content.try_iter().map_err(|_| malformed())?.collect(),
+        _ => return Err(malformed()),
+    };
     let mut parts = Vec::new();
-    for given in content.try_iter().map_err(|_| malformed())? {
-        parts.extend(Part::of(&given, index)?);
+    for given in given {
+        let Some(mut part) = Part::of(&given, index)? else { continue };
+        // vLLM looks for the line in strings and in parts of the type `text`, not in those of another that are text too.
+        let is_looked_at =
+            is_system && (given.as_str().is_some() || field(&given, "type") == Some(Value::from("text")));
+        if !is_looked_at || part.strip_billing_header() {
+            parts.push(part);
+        }
     }
     Ok(parts)
 }
@@ -173,26 +176,32 @@ fn tool_calls(given: &Value, index: usize, origin: Origin) -> Result<Option<Valu
             return Err(in_message(index, "tool_calls", "calls of the type \"function\""));
         }
         let function = field(&call, "function").filter(|function| function.kind() == ValueKind::Map);
-        let function = with_arguments(&function.ok_or_else(malformed)?, origin);
+        let function = with_arguments(&function.ok_or_else(malformed)?, origin)
+            .map_err(|allowed| in_message(index, "tool_calls", allowed))?;
         ordered.push(first(&["id", "function", "type"], &call, [("function", function)]));
     }
     Ok((!ordered.is_empty()).then(|| Value::from(ordered)))
 }
 
 /// Arguments that are text are parsed.
-fn with_arguments(function: &Value, origin: Origin) -> Value {
-    let given = field(function, "arguments");
-    let parsed = given.map(|given| match given.as_str() {
-        Some(text) => parse_json(text.as_bytes()).unwrap_or_default(),
-        None => given,
-    });
+fn with_arguments(function: &Value, origin: Origin) -> Result<Value, &'static str> {
+    let parsed = match field(function, "arguments") {
+        Some(given) => match given.as_str() {
+            Some(text) => match parse_json(text.as_bytes()) {
+                Err(error) if error.is_for_python(text) => return Err("calls whose arguments can be read here"),
+                parsed => parsed.ok(),
+            },
+            None => Some(given),
+        },
+        None => None,
+    };
     let arguments = parsed.filter(|parsed| parsed.kind() == ValueKind::Map);
     let arguments = arguments.unwrap_or_else(|| Value::from_pairs::<_, Value, Value>([]));
     let order = match origin {
         Origin::Body => ["arguments", "name"],
         Origin::Items => ["name", "arguments"],
     };
-    first(&order, function, [("arguments", arguments)])
+    Ok(first(&order, function, [("arguments", arguments)]))
 }
 
 /// The map with some fields first, some of them with other values.

@@ -5,9 +5,13 @@
 //! request has no key: nothing here guesses. This module never reads a clock, a file or the network, and never panics;
 //! work, memory, output and recursion are bounded whatever the template and the conversation ([`Limits`]).
 //!
-//! The text is what the engine tokenizes with `add_special_tokens=false`: the template itself writes the start token.
+//! The template itself writes the start token, so the engine adds none when it tokenizes the text, unless the conversation
+//! says so ([`Chat::add_special_tokens`]). Bodies are those of OpenAI's chat completions and responses and of Anthropic's
+//! messages, as vLLM reads them ([`Chat::read`]).
 
 mod anthropic;
+#[cfg(test)]
+mod api_tests;
 mod body;
 mod chat;
 mod compiled;

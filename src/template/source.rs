@@ -121,6 +121,16 @@ struct Blocks {
     total: usize,
 }
 
+/// Whether the template has the tag `generation`, which is not Jinja2's own.
+pub(super) fn marks_generation(source: &str, syntax: &SyntaxConfig) -> bool {
+    let mut starts = false;
+    tokenize(source, false, syntax.clone()).filter_map(Result::ok).any(|(token, _)| {
+        let is_mark = starts && matches!(token, Token::Ident("generation"));
+        starts = matches!(token, Token::BlockStart);
+        is_mark
+    })
+}
+
 /// The source that the engine is to parse.
 pub(super) fn prepare(source: &str, syntax: &SyntaxConfig) -> Result<String, InvalidTemplate> {
     if source.len() > MAX_SOURCE_BYTES {

@@ -75,6 +75,10 @@ impl WordEncoder {
             ids.extend_from_slice(slot.ids.get(..slot.count as usize).unwrap_or_default());
             return Ok(());
         }
+        // Nor is memory taken for a word that is known to be too long: a symbol has at most four bytes.
+        if text.len() / 4 > *symbols_left {
+            return Err(Stopped::Symbols);
+        }
         self.merger.clear();
         match symbols {
             Symbols::Bytes => push_bytes(&mut self.merger, &mut self.characters, tables, text),

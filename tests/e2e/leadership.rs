@@ -6,7 +6,6 @@ use std::time::Duration;
 use hyper::{Method, Request};
 use serde_json::json;
 use serde_norway::Value as Yaml;
-use warmroute::config::FilterConfig;
 use warmroute::flow::keys::Keys;
 use warmroute::native::load::envoy_config;
 use warmroute::native::load::stack::{Stack, eventually};
@@ -116,26 +115,10 @@ async fn streams_opened(stack: &Stack) -> f64 {
     stack.metrics().await.unwrap().sum("warmroute_stream_opened_total", &[])
 }
 
-/// The domain of the plugin configuration that the stack runs with.
+/// The name of the index that the stack's filter asks for.
 fn domain(stack: &Stack) -> String {
     let text = std::fs::read_to_string(stack.folder().join("envoy.yaml")).unwrap();
-    let mut config: Yaml = serde_norway::from_str(&text).unwrap();
-    let manager = envoy_config::connection_manager(&mut config["static_resources"]["listeners"][0]).unwrap();
-    let filter = envoy_config::named(&mut manager["http_filters"], "warmroute").unwrap();
-    let json = filter["typed_config"]["config"]["configuration"]["value"].as_str().unwrap();
-    FilterConfig::from_json(json.as_bytes()).unwrap().domain()
-}
-
-/// Puts the module that misbehaves before ours, in the same vm_id and so in the same shared data.
-fn add_fault_filter(config: &mut Yaml) {
-    let manager = envoy_config::connection_manager(&mut config["static_resources"]["listeners"][0]).unwrap();
-    let filters = manager["http_filters"].as_sequence_mut().unwrap();
-    let mut fault = filters[0].clone();
-    fault["name"] = "fault".into();
-    let plugin = &mut fault["typed_config"]["config"];
-    plugin["name"] = "fault".into();
-    plugin["vm_config"]["code"]["local"]["filename"] = fault_module().display().to_string().into();
-    filters.insert(0, fault);
+    domain_of(&mut serde_norway::from_str(&text).unwrap())
 }
 
 /// Listeners in a file that Envoy watches.

@@ -7,6 +7,7 @@
 mod affinity;
 mod bodies;
 mod codes;
+mod dumps;
 mod hints;
 mod hub_faults;
 mod labels;
@@ -18,3 +19,4 @@ mod released;
 mod reset_killed;
 mod text;
 mod trust;
+mod usage;

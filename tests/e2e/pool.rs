@@ -6,9 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
+use serde_norway::Value as Yaml;
+use warmroute::config::FilterConfig;
 use warmroute::fingerprint::{BlockSize, prefix_hashes};
 use warmroute::native::load::client::{Answer, Completion, Prompt};
-use warmroute::native::load::envoy_config::MODEL;
+use warmroute::native::load::envoy_config::{self, MODEL};
 use warmroute::native::load::programs::Programs;
 use warmroute::native::load::stack::{Stack, StackOptions, eventually};
 
@@ -159,4 +161,24 @@ pub fn place_of(id: &str) -> usize {
 pub fn header_values(entry: &Value, name: &str) -> Vec<String> {
     let headers = entry["headers"].as_array().unwrap().iter();
     headers.filter(|pair| pair[0] == name).map(|pair| pair[1].as_str().unwrap().to_owned()).collect()
+}
+
+/// Puts the module that misbehaves before ours, in the same vm_id and so in the same shared data.
+pub fn add_fault_filter(config: &mut Yaml) {
+    let manager = envoy_config::connection_manager(&mut config["static_resources"]["listeners"][0]).unwrap();
+    let filters = manager["http_filters"].as_sequence_mut().unwrap();
+    let mut fault = filters[0].clone();
+    fault["name"] = "fault".into();
+    let plugin = &mut fault["typed_config"]["config"];
+    plugin["name"] = "fault".into();
+    plugin["vm_config"]["code"]["local"]["filename"] = fault_module().display().to_string().into();
+    filters.insert(0, fault);
+}
+
+/// The name of the index that the filter in this configuration of Envoy asks for.
+pub fn domain_of(config: &mut Yaml) -> String {
+    let manager = envoy_config::connection_manager(&mut config["static_resources"]["listeners"][0]).unwrap();
+    let filter = envoy_config::named(&mut manager["http_filters"], "warmroute").unwrap();
+    let json = filter["typed_config"]["config"]["configuration"]["value"].as_str().unwrap();
+    FilterConfig::from_json(json.as_bytes()).unwrap().domain()
 }

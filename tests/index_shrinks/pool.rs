@@ -54,6 +54,11 @@ impl Pool {
         self.commit(vec![Observation::ScopeGone { slot: scope_slot(tenant) }]);
     }
 
+    /// Each of these records is a commit.
+    pub fn tell(&mut self, said: Vec<Observation>) {
+        said.into_iter().for_each(|record| self.commit(vec![record]));
+    }
+
     fn commit(&mut self, records: Vec<Observation>) {
         self.sequence += 1;
         for record in self.pager.name_pages(&self.index, records, |_| false) {

@@ -31,7 +31,7 @@ from transformers.utils import chat_template_utils
 HERE = Path(__file__).resolve().parent
 MESSAGE = "vllm.renderers.chat_utils.chat_message"
 TYPES = "vllm.renderers.chat_utils.types"
-ABSENT = ("vllm", "torch", "PIL", "openai_harmony")
+ABSENT = ("vllm", "torch", "PIL", "openai_harmony", "fastapi")
 BODIES = 240
 SHOWN = "{% for m in messages %}{{ m }}\n{% endfor %}{{ tools | tojson }}{{ enable_thinking }}{{ reasoning_effort }}{{ x }}"
 TEMPLATES = {
@@ -137,7 +137,10 @@ class Reference:
             reasoning = message.pop("reasoning_content", None)
             if reasoning is not None and message.get("reasoning") is None:
                 message["reasoning"] = reasoning
-        messages = self.request.model_validate({"messages": messages}).messages
+        return self.parsed(self.request.model_validate({"messages": messages}).messages, template)
+
+    def parsed(self, messages, template):
+        """Messages as templates see them, of messages that were validated."""
         tracker = MagicMock()
         parser = tracker.create_parser.return_value
         parser.model_config.enable_prompt_embeds = False

@@ -4,6 +4,7 @@
 mod random;
 
 use random::Random;
+use warmroute::request::ChatApi;
 use warmroute::template::{
     Chat, ChatTemplate, InvalidTemplate, Limits, LocalTime, RenderError, SpecialTokens, Value, parse_json,
 };
@@ -202,6 +203,31 @@ pub fn random_conversations(count: u64) {
     assert!(rendered as u64 > count, "only {rendered} renders came to a text: the conversations are too odd");
 }
 
+/// Bodies of three APIs in which values are exchanged for others, each through all three.
+pub fn bodies_gone_wrong(count: u64) {
+    let compile = |source| ChatTemplate::compile(source, &SpecialTokens::default(), Limits::DEFAULT).unwrap();
+    let templates = [compile(include_str!("chatml.jinja")), compile(include_str!("parts.jinja"))];
+    let bodies: Vec<&str> = include_str!("apis.jsonl").lines().filter(|row| row.contains("\"body\"")).collect();
+    let mut read = 0;
+    for seed in 0..count {
+        let mut random = Random(seed);
+        let row: serde_json::Value = serde_json::from_str(random.pick(&bodies)).unwrap();
+        let mut body: serde_json::Value = serde_json::from_str(row["body"].as_str().unwrap_or("{}")).unwrap();
+        for _ in 0..=random.below(2) {
+            random.exchange(&mut body);
+        }
+        let body = body.to_string();
+        for api in [ChatApi::ChatCompletions, ChatApi::Responses, ChatApi::Messages] {
+            for template in &templates {
+                let chat = Chat::read(api, body.as_bytes(), template);
+                read += u64::from(chat.is_ok());
+                let _ = chat.map(|chat| template.render(&chat, CLOCK));
+            }
+        }
+    }
+    assert!(read > count / 4, "only {read} bodies were read: they are too wrong");
+}
+
 /// Our templates with pieces cut out, doubled and exchanged.
 pub fn broken_templates(count: u64) {
     let chat = chat(
@@ -261,6 +287,20 @@ impl Random {
             at -= 1;
         }
         at
+    }
+
+    /// Puts something else in the place of a value somewhere inside this one.
+    fn exchange(&mut self, value: &mut serde_json::Value) {
+        let inner: Vec<&mut serde_json::Value> = match value {
+            serde_json::Value::Array(items) => items.iter_mut().collect(),
+            serde_json::Value::Object(fields) => fields.values_mut().collect(),
+            _ => Vec::new(),
+        };
+        let chosen = self.below(inner.len() as u64 + 1) as usize;
+        match inner.into_iter().nth(chosen) {
+            Some(inner) => self.exchange(inner),
+            None => *value = serde_json::from_str(&self.json(0)).unwrap(),
+        }
     }
 
     /// Mostly a message as it should be, with fields that are anything.

@@ -4,12 +4,14 @@
 //! perhaps `tools`, `documents`, and every other field an argument of the template); `render` (`template`, `chat`, `bos`,
 //! `eos`, and what the reference made of it: `text` or its `sha256`, or `raises`); `renders` (one template through every
 //! conversation of the file: `texts` are the first 16 digits of each `sha256`, or `raises`); `body` (`template`, the `body`
-//! of a request, and the `text` that the engine makes of it). Rows of other kinds are passed over.
+//! of a request, its `api` if it is no chat completion, the `text` that the engine makes of it unless it refuses it, and
+//! whether the tokenizer adds `special` tokens); `trial` (a `template`, and what the engine finds out about it). Rows of other kinds are passed over.
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use warmroute::request::ChatApi;
 use warmroute::template::{Chat, ChatTemplate, Limits, LocalTime, RenderError, SpecialTokens, parse_json};
 
 /// The moment of every reference render, in UTC.
@@ -42,6 +44,7 @@ enum Row {
     Render(RenderRow),
     Renders(RendersRow),
     Body(BodyRow),
+    Trial(TrialRow),
     #[serde(other)]
     Other,
 }
@@ -78,8 +81,33 @@ struct RendersRow {
 #[derive(Deserialize)]
 struct BodyRow {
     template: String,
+    #[serde(default)]
+    api: Api,
     body: String,
-    text: String,
+    /// None if the engine refuses the request.
+    text: Option<String>,
+    #[serde(default)]
+    special: bool,
+}
+
+/// What the engine finds out about the template of a model.
+#[derive(Deserialize)]
+struct TrialRow {
+    template: String,
+    template_sha256: String,
+    /// Whether messages of the system among the others become part of the first one.
+    merges: bool,
+    /// The effort that disabled thinking asks for.
+    effort: String,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Api {
+    #[default]
+    ChatCompletions,
+    Responses,
+    Messages,
 }
 
 /// The templates and conversations of a file.
@@ -104,6 +132,10 @@ impl Report {
                 Row::Render(row) => report.take(&row, &mut shelf),
                 Row::Renders(row) => row.each(&shelf).iter().for_each(|row| report.take(row, &mut shelf)),
                 Row::Body(row) => report.take_body(&row, &mut shelf),
+                Row::Trial(row) if shelf.has(&row.template, &row.template_sha256) => {
+                    report.take_trial(&row, &mut shelf)
+                }
+                Row::Trial(_) => {}
                 Row::Other => {}
             }
         }
@@ -113,10 +145,32 @@ impl Report {
     fn take_body(&mut self, row: &BodyRow, shelf: &mut Shelf) {
         self.rows += 1;
         let template = shelf.compiled(&row.template, SpecialTokens::default());
-        let chat = Chat::from_body(row.body.as_bytes(), template).map_err(|error| error.to_string());
+        let chat = Chat::read(row.api.into(), row.body.as_bytes(), template).map_err(|error| error.to_string());
+        let special = chat.as_ref().is_ok_and(|chat| chat.add_special_tokens);
         let text = chat.and_then(|chat| template.render(&chat, CLOCK).map_err(|error| error.to_string()));
-        if text.as_ref().map(|prompt| &prompt.text) != Ok(&row.text) {
+        let is_same = match (&text, &row.text) {
+            (Ok(prompt), Some(expected)) => &prompt.text == expected && special == row.special,
+            (Err(_), None) => true,
+            _ => false,
+        };
+        if !is_same {
             self.mismatched.push(format!("{} x {}: {text:?}\n  expected {:?}", row.template, row.body, row.text));
+        }
+    }
+
+    fn take_trial(&mut self, row: &TrialRow, shelf: &mut Shelf) {
+        self.rows += 1;
+        let template = shelf.compiled(&row.template, SpecialTokens::new(Some("<s>"), Some("</s>")));
+        let body = r#"{"system": "a", "messages": [{"role": "user", "content": "b"}, {"role": "system", "content": "c"}],
+            "thinking": {"type": "disabled"}}"#;
+        let chat =
+            Chat::from_messages(body.as_bytes(), template).unwrap_or_else(|error| panic!("{}: {error}", row.template));
+        let merges = chat.messages.len() == 2;
+        let effort =
+            chat.arguments.iter().find(|(name, _)| name == "reasoning_effort").map(|(_, effort)| effort.to_string());
+        if merges != row.merges || effort.as_ref() != Some(&row.effort) {
+            self.mismatched
+                .push(format!("{}: merges {merges}, not {}; {effort:?}, not {}", row.template, row.merges, row.effort));
         }
     }
 
@@ -140,6 +194,18 @@ impl Report {
     }
 }
 
+// === impl Api ===
+
+impl From<Api> for ChatApi {
+    fn from(api: Api) -> ChatApi {
+        match api {
+            Api::ChatCompletions => ChatApi::ChatCompletions,
+            Api::Responses => ChatApi::Responses,
+            Api::Messages => ChatApi::Messages,
+        }
+    }
+}
+
 // === impl RenderRow ===
 
 impl RenderRow {
@@ -157,7 +223,7 @@ impl RenderRow {
 impl RendersRow {
     /// A row for each conversation; none if the template is not there, or is another one of that name.
     fn each(&self, shelf: &Shelf) -> Vec<RenderRow> {
-        if shelf.templates.get(&self.template).is_none_or(|source| sha256(source) != self.template_sha256) {
+        if !shelf.has(&self.template, &self.template_sha256) {
             return Vec::new();
         }
         let row = |(chat, text): (usize, &String)| RenderRow {
@@ -177,6 +243,11 @@ impl RendersRow {
 // === impl Shelf ===
 
 impl Shelf {
+    /// Whether the template is there, and not another one of that name.
+    fn has(&self, name: &str, digest: &str) -> bool {
+        self.templates.get(name).is_some_and(|source| sha256(source) == digest)
+    }
+
     fn render(&mut self, row: &RenderRow) -> Result<String, RenderError> {
         let special = SpecialTokens::new(row.bos.as_deref(), row.eos.as_deref());
         let chat = self.chats.get(&row.chat).cloned().unwrap_or_else(|| panic!("chat {} is missing", row.chat));

@@ -6,6 +6,7 @@
 //! tenant, model or hash scheme may have ceased to be true, and so may the set of replicas that a prompt's hash picks
 //! from. Nor is it said while the state of a replica that could have it is still arriving.
 
+use super::compare::Foretold;
 use crate::config::{FilterConfig, WhenStale};
 use crate::flow::credits::Hit;
 use crate::flow::follower::View;
@@ -37,6 +38,8 @@ pub(super) struct Outcome {
     pub decision: Decision,
     /// What it hit, if the tenant's hits count.
     pub hit: Option<Hit>,
+    /// What it foretells of the response, if that is to be compared.
+    pub foretold: Option<Foretold>,
 }
 
 /// What may be said from the index.
@@ -70,16 +73,15 @@ impl<'a> Asked<'a> {
             Trust::Nothing(state) => or_state(self.lookup(&Index::new(1), policy, is_late), state),
         };
         let ranked = &mut answer.decision.ranked;
-        if ranked.is_empty() {
-            return Outcome { decision: answer.decision, hit: None };
-        }
+        let had_replicas = !ranked.is_empty();
         ranked.retain(|replica| is_address(&replica.address));
-        if ranked.is_empty() {
-            return Outcome { decision: Decision::no_hint(Detail::NoAddress), hit: None };
+        if had_replicas && ranked.is_empty() {
+            answer.decision = Decision::no_hint(Detail::NoAddress);
         }
         let hit = self.hit(policy, &answer);
         answer.decision.ranked.truncate(self.config.output.max_endpoints);
-        Outcome { decision: answer.decision, hit }
+        let foretold = Foretold::new(self.config, self.request, &answer);
+        Outcome { decision: answer.decision, hit, foretold }
     }
 
     fn hit(&self, policy: &Policy, answer: &Answer) -> Option<Hit> {

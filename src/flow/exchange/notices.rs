@@ -1,11 +1,14 @@
 //! What an operator is told in the log, by one root context: seldom, and with what is needed to find the cause.
 
+mod drift;
+
 use crate::flow::metrics;
 use crate::host::{HttpHost, Level};
 use crate::index::Index;
 use crate::observation::Scope;
 use crate::request::names;
 use crate::routing::reason::ReasonCode;
+use drift::Drift;
 
 /// Hints in a row that Envoy did not follow, after which the operator is told.
 const UNFOLLOWED_HINTS: u32 = 20;
@@ -21,6 +24,8 @@ const VALUE_BYTES: usize = 64;
 pub struct Notices {
     followed: Followed,
     unknown: Unknown,
+    /// What comes of predictions.
+    pub(super) drift: Drift,
 }
 
 /// Whether Envoy follows the hints.
@@ -42,9 +47,9 @@ struct Unknown {
 // === impl Notices ===
 
 impl Notices {
-    /// A request that was sent with a list of addresses was answered.
-    pub(super) fn answered(&mut self, host: &impl HttpHost, addresses: &[String]) {
-        self.followed.note(host, addresses);
+    /// A request that was sent with a list of addresses was answered: by which of them, if by one.
+    pub(super) fn answered(&mut self, host: &impl HttpHost, addresses: &[String]) -> Option<usize> {
+        self.followed.note(host, addresses)
     }
 
     /// A request came to `reason`. If that says that nothing is known of a key of its scope, the log names the key and
@@ -128,7 +133,7 @@ fn quoted(value: &str) -> String {
 // === impl Followed ===
 
 impl Followed {
-    fn note(&mut self, host: &impl HttpHost, addresses: &[String]) {
+    fn note(&mut self, host: &impl HttpHost, addresses: &[String]) -> Option<usize> {
         let upstream = host.property(&["upstream", "address"]).and_then(|address| String::from_utf8(address).ok());
         let place = upstream.as_ref().and_then(|upstream| addresses.iter().position(|address| address == upstream));
         let label = match place {
@@ -155,5 +160,6 @@ impl Followed {
                 ),
             );
         }
+        place
     }
 }

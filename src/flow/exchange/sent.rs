@@ -1,5 +1,6 @@
 //! What is written into a request, and onto its response: the decision, in headers and filter state.
 
+use super::compare::Foretold;
 use crate::host::HttpHost;
 use crate::request::names;
 use crate::routing::decision::{Decision, RankedReplica};
@@ -14,13 +15,15 @@ pub(super) struct Sent {
     matched_tokens: u32,
     /// The addresses in the destination header, best first.
     pub addresses: Vec<String>,
+    /// What the response is compared with.
+    pub foretold: Option<Box<Foretold>>,
 }
 
 // === impl Sent ===
 
 impl Sent {
     /// What `decision` comes to.
-    pub(super) fn new(decision: Decision) -> Sent {
+    pub(super) fn new(decision: Decision, foretold: Option<Foretold>) -> Sent {
         let best = decision.ranked.first();
         Sent {
             reason: decision.reason,
@@ -28,42 +31,35 @@ impl Sent {
             replica_id: best.map(|best| one_line(&best.replica_id)).unwrap_or_default(),
             matched_tokens: best.map_or(0, |best| best.matched_tokens),
             addresses: decision.ranked.iter().map(|RankedReplica { address, .. }| address.to_string()).collect(),
+            foretold: foretold.map(Box::new),
         }
     }
 
     /// Writes it into the request.
     pub(super) fn write_request(&self, host: &impl HttpHost) {
-        self.write(|name, value| host.set_request_header(name, value));
+        self.write(|[header, state], value| {
+            host.set_request_header(header, value);
+            host.set_filter_state(state, value);
+        });
         if !self.addresses.is_empty() {
             host.set_request_header(names::DESTINATION_ENDPOINT, &self.addresses.join(","));
         }
-        self.write_filter_state(host);
     }
 
     /// Repeats it on the response, but for the destination.
     pub(super) fn write_response(&self, host: &impl HttpHost) {
-        self.write(|name, value| host.set_response_header(name, value));
+        self.write(|[header, _], value| host.set_response_header(header, value));
     }
 
-    fn write(&self, mut set: impl FnMut(&str, &str)) {
-        set(names::REASON_CODE, self.reason.as_str());
-        set(names::MATCHED_TOKENS, &self.matched_tokens.to_string());
+    /// Each value that there is, with the names of its header and of its filter state.
+    fn write(&self, mut set: impl FnMut([&str; 2], &str)) {
+        set([names::REASON_CODE, "inferencecache_reason_code"], self.reason.as_str());
+        set([names::MATCHED_TOKENS, "inferencecache_matched_tokens"], &self.matched_tokens.to_string());
         if self.detail != Detail::None {
-            set(names::DETAIL, self.detail.as_str());
+            set([names::DETAIL, "inferencecache_detail"], self.detail.as_str());
         }
         if !self.replica_id.is_empty() {
-            set(names::REPLICA_ID, &self.replica_id);
-        }
-    }
-
-    fn write_filter_state(&self, host: &impl HttpHost) {
-        host.set_filter_state("inferencecache_reason_code", self.reason.as_str());
-        host.set_filter_state("inferencecache_matched_tokens", &self.matched_tokens.to_string());
-        if self.detail != Detail::None {
-            host.set_filter_state("inferencecache_detail", self.detail.as_str());
-        }
-        if !self.replica_id.is_empty() {
-            host.set_filter_state("inferencecache_replica_id", &self.replica_id);
+            set([names::REPLICA_ID, "inferencecache_replica_id"], &self.replica_id);
         }
     }
 }

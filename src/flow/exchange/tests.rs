@@ -1,8 +1,10 @@
 mod bodies;
 mod codes;
 mod hits;
+mod texts;
+mod usage;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use prost::Message;
@@ -27,6 +29,10 @@ struct Request {
     unreadable: bool,
     body: Vec<u8>,
     response: RefCell<BTreeMap<String, String>>,
+    /// The part of the response's body that passes.
+    response_body: RefCell<Vec<u8>>,
+    /// Bytes of it that were asked for.
+    response_read: Cell<usize>,
     properties: BTreeMap<String, String>,
     filter_state: RefCell<BTreeMap<String, String>>,
 }
@@ -99,11 +105,20 @@ impl HttpHost for Request {
     fn remove_request_header(&self, name: &str) {
         self.headers.borrow_mut().retain(|(other, _)| other != name);
     }
+    fn response_header(&self, name: &str) -> Option<Vec<u8>> {
+        self.response.borrow().get(name).map(|value| value.clone().into_bytes())
+    }
     fn set_response_header(&self, name: &str, value: &str) {
         self.response.borrow_mut().insert(name.to_owned(), value.to_owned());
     }
     fn request_body(&self, size: usize) -> Option<Vec<u8>> {
         self.body.get(..size).map(<[u8]>::to_vec)
+    }
+    fn response_body(&self, start: usize, size: usize) -> Option<Vec<u8>> {
+        self.response_read.set(self.response_read.get() + size);
+        let body = self.response_body.borrow();
+        let rest = body.get(start..)?;
+        Some(rest[..size.min(rest.len())].to_vec())
     }
     fn property(&self, path: &[&str]) -> Option<Vec<u8>> {
         self.properties.get(&path.join(".")).map(|value| value.clone().into_bytes())
@@ -206,6 +221,17 @@ impl Vm {
     }
 }
 
+/// A request that is answered with a JSON body.
+pub(super) fn answering(proxy: &SimHost, body: &str) -> impl HttpHost {
+    let head = [(":status", "200"), ("content-type", "application/json")];
+    Request {
+        proxy: proxy.clone(),
+        response: RefCell::new(head.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
+        response_body: RefCell::new(body.as_bytes().to_vec()),
+        ..Request::default()
+    }
+}
+
 /// What a hub says of these replicas, each with as many blocks of the chain 1, 2, 3, …
 fn holding(held: &[(&str, &str, u64)]) -> Vec<Observation> {
     let mut facts = vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }];
@@ -234,7 +260,7 @@ const THREE: [(&str, &str, u64); 3] = [("a", "10.0.0.1:80", 8), ("b", "10.0.0.2:
 fn a_match_is_written_everywhere() {
     let mut vm = Vm::knowing("", &THREE);
     let request = vm.explicit(8);
-    let exchange = vm.send(&request);
+    let mut exchange = vm.send(&request);
     assert_eq!(request.header(names::DESTINATION_ENDPOINT).as_deref(), Some("10.0.0.1:80,10.0.0.2:80"));
     assert_eq!(request.header(names::REASON_CODE).as_deref(), Some("PREFIX_MATCH"));
     assert_eq!(request.header(names::REPLICA_ID).as_deref(), Some("a"));
@@ -257,7 +283,7 @@ fn a_match_is_written_everywhere() {
         Some(1),
         "{recorded:?}"
     );
-    exchange.on_response_headers(&request, &vm.config, &mut Notices::default());
+    exchange.on_response_headers(&request, &vm.config, &mut Notices::default(), false);
     assert!(request.response.borrow().is_empty(), "not unless it is configured");
 }
 
@@ -470,14 +496,14 @@ fn the_response_tells_whether_the_hint_was_followed() {
         let mut request = vm.explicit(8);
         request.properties.extend(upstream.map(|upstream| ("upstream.address".to_owned(), upstream.to_owned())));
         let before = request.counted(&metrics::hint_followed(label));
-        vm.send(&request).on_response_headers(&request, &vm.config, &mut notices);
+        vm.send(&request).on_response_headers(&request, &vm.config, &mut notices, false);
         assert_eq!(request.counted(&metrics::hint_followed(label)), before + 1, "{upstream:?}");
         assert_eq!(request.response.borrow()[names::REASON_CODE], "PREFIX_MATCH");
         assert_eq!(request.response.borrow()[names::REPLICA_ID], "a");
         assert!(!request.response.borrow().contains_key(names::DESTINATION_ENDPOINT));
     }
     let request = vm.explicit(1);
-    vm.send(&request).on_response_headers(&request, &vm.config, &mut notices);
+    vm.send(&request).on_response_headers(&request, &vm.config, &mut notices, false);
     assert_eq!(request.response.borrow()[names::DETAIL], "below_matched_tokens");
     let total: u64 =
         ["first", "other", "none"].map(|label| request.counted(&metrics::hint_followed(label))).iter().sum();
@@ -491,7 +517,7 @@ fn hints_that_are_never_followed_are_told_once() {
     let mut answer = |upstream: Option<&str>, notices: &mut Notices| {
         let mut request = vm.explicit(8);
         request.properties.extend(upstream.map(|upstream| ("upstream.address".to_owned(), upstream.to_owned())));
-        vm.send(&request).on_response_headers(&request, &vm.config, notices);
+        vm.send(&request).on_response_headers(&request, &vm.config, notices, false);
         let logged = vm.proxy.0.logged.borrow();
         logged.iter().filter(|line| line.contains("no hint was ever followed")).count()
     };

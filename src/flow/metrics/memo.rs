@@ -22,6 +22,16 @@ pub(super) enum OfModel {
     Calls { reason_code: &'static str, hint_used: bool },
     /// The time that took.
     Latency,
+    /// Tokens foretold to be cached.
+    Predicted,
+    /// Tokens that were.
+    Cached,
+    /// Responses compared.
+    Compared { outcome: &'static str },
+    /// Predictions that failed.
+    Failures,
+    /// Prompts counted otherwise by the engine.
+    Mismatch,
 }
 
 #[derive(Default)]

@@ -26,6 +26,11 @@ fn every_label_has_a_tag_in_the_sample() {
     let names = [
         lookup_calls("m", ReasonCode::NoHint.as_str(), false),
         lookup_latency("m"),
+        predicted_tokens("m"),
+        cached_tokens("m"),
+        usage_compared("m", "fewer"),
+        prediction_failures("m"),
+        prompt_tokens_mismatch("m"),
         no_hint(Detail::Cold.as_str()),
         affinity_hint(Detail::Miss.as_str()),
         hint_followed("first"),

@@ -175,6 +175,9 @@ impl Keeper {
 
     /// Looks at one part that was there; after the last one at the list.
     fn scrub(&mut self, host: &impl Host, keys: &Keys) {
+        if self.listed.as_ref().is_none_or(Vec::is_empty) {
+            return;
+        }
         let (digest, number) = self.next_scrubbed.unwrap_or((ModelDigest(0), 0));
         let mut due = self.holdings.range_mut(digest..);
         let next = due.find_map(|(at, holding)| {
@@ -213,22 +216,24 @@ impl Keeper {
 
     /// Asks for the next version that lacks parts, unless those of one that was asked for are coming.
     fn ask(&mut self, host: &impl Host, observer: &Observer) {
-        let now_ms = host.now_ms();
         let Some(stream) = observer.token() else { return };
+        let wanting = self.holdings.iter().filter(|(_, holding)| holding.is_wanting());
+        let digests: Vec<ModelDigest> = wanting.map(|(digest, _)| *digest).collect();
+        let holdings = &self.holdings;
+        self.asked = self.asked.filter(|asked| holdings.get(&asked.digest).is_some_and(|asked| !asked.is_complete()));
+        if digests.is_empty() && self.asked.is_none() {
+            return;
+        }
+        let now_ms = host.now_ms();
         let last = self.asked.map(|asked| asked.digest);
         if let Some(asked) = &mut self.asked {
             // A clock that was set back must not stretch the wait.
             asked.at_ms = now_ms.min(asked.at_ms);
-            let is_coming = asked.stream == stream
-                && now_ms - asked.at_ms <= ASK_AGAIN_MS
-                && self.holdings.get(&asked.digest).is_some_and(|holding| !holding.is_complete());
-            if is_coming {
+            if asked.stream == stream && now_ms - asked.at_ms <= ASK_AGAIN_MS {
                 return;
             }
         }
         let after = |digest: &ModelDigest| last.is_none_or(|last| *digest > last);
-        let digests: Vec<ModelDigest> =
-            self.holdings.iter().filter(|(_, holding)| holding.is_wanting()).map(|(digest, _)| *digest).collect();
         let next = digests.iter().find(|digest| after(digest)).or(digests.first()).copied();
         let Some((digest, holding)) = next.and_then(|digest| Some((digest, self.holdings.get_mut(&digest)?))) else {
             return;

@@ -2,15 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::packages::{LARGE, packages};
 use super::{START_NS, scope};
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage, Tier,
+    BlockKey, Member, ModelDigest, Observation, ReplicaSlot, ScopeSlot, Stored, StoredBlock, StreamBody, StreamMessage,
+    SubscriberMessage, Tier,
 };
 use crate::wire;
 use prost::Message;
 
 pub const KEYS: u64 = 10;
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
+/// Of which the VMs' configuration names the first.
+pub const MODELS: [&str; 2] = ["m", "n"];
 
 /// A hub that keeps its side of the contract.
 pub struct Hub {
@@ -25,6 +29,10 @@ pub struct Hub {
     pub links: BTreeMap<u32, Link>,
     /// When the hub last knew a replica to hold a block; `u64::MAX` while it does.
     pub held: BTreeMap<(usize, u64), u64>,
+    /// The package of each model that has one.
+    pub models: BTreeMap<&'static str, usize>,
+    /// When a model last had a package; `u64::MAX` while it does.
+    pub had: BTreeMap<(&'static str, usize), u64>,
 }
 
 pub struct Generation {
@@ -38,6 +46,8 @@ pub struct Link {
     pub number: u64,
     /// When each message was sent, and its bytes.
     pub under_way: VecDeque<(u64, Vec<u8>)>,
+    /// How many of the subscriber's messages were heard.
+    pub heard: usize,
 }
 
 /// A 64-bit generator (splitmix64, public domain, by Sebastiano Vigna).
@@ -73,6 +83,8 @@ impl Hub {
             retained: VecDeque::new(),
             links: BTreeMap::new(),
             held: BTreeMap::new(),
+            models: BTreeMap::new(),
+            had: BTreeMap::new(),
         };
         hub.restart(0);
         hub
@@ -136,6 +148,51 @@ impl Hub {
         for Generation { name, blocks, .. } in self.generations.values() {
             self.held.extend(blocks.iter().map(|key| ((*name, *key), u64::MAX)));
         }
+        for at in self.had.values_mut().filter(|at| **at == u64::MAX) {
+            *at = now_ns;
+        }
+        self.had.extend(self.models.iter().map(|had| ((*had.0, *had.1), u64::MAX)));
+    }
+
+    /// A model gets a package, a large one once in so many times, or has none any more.
+    pub fn live_models(&mut self, now_ns: u64, random: &mut Random, one_in: u64) {
+        let model_id = MODELS[random.below(MODELS.len() as u64) as usize];
+        if random.one_in(4) {
+            self.models.remove(model_id);
+            return self.change(now_ns, vec![Observation::ModelGone { model_id: model_id.to_owned() }]);
+        }
+        let package = if random.one_in(one_in) { LARGE } else { random.below(LARGE as u64) as usize };
+        self.models.insert(model_id, package);
+        self.change(now_ns, vec![announcement(model_id, package)]);
+    }
+
+    /// Sends the parts that subscribers asked for since it last looked; where it is `flaky`, not all of them, or others.
+    pub fn send_parts(
+        &mut self,
+        now_ns: u64,
+        streams: &BTreeMap<u32, Vec<SubscriberMessage>>,
+        mut flaky: Option<&mut Random>,
+    ) {
+        for (token, sent) in streams {
+            let Some(link) = self.links.get_mut(token) else { continue };
+            let heard = std::mem::replace(&mut link.heard, sent.len());
+            for message in sent.iter().skip(heard) {
+                let SubscriberMessage::WantModel { digest, first_part } = message else { continue };
+                let Some(made) = packages().iter().find(|made| made.version.digest == *digest) else { continue };
+                for part in made.parts.iter().skip(*first_part as usize) {
+                    let mut part = part.clone();
+                    match flaky.as_mut().map_or(u64::MAX, |random| random.below(12)) {
+                        0 => continue,
+                        1 => part.number += made.version.parts(),
+                        2 => part.digest = ModelDigest(1),
+                        3 => part.contents.truncate(7),
+                        4 => self.send(now_ns, *token, StreamBody::ModelPart(part.clone())),
+                        _ => {}
+                    }
+                    self.send(now_ns, *token, StreamBody::ModelPart(part));
+                }
+            }
+        }
     }
 
     /// Answers a subscription.
@@ -157,7 +214,9 @@ impl Hub {
         }
         self.send(now_ns, token, StreamBody::Reset);
         let named = self.scope.map(|slot| Observation::Scope { slot, scope: scope() });
-        self.send(now_ns, token, StreamBody::Chunk(named.into_iter().collect()));
+        let models = self.models.iter().map(|(model_id, package)| announcement(model_id, *package));
+        let first = models.chain(named).collect();
+        self.send(now_ns, token, StreamBody::Chunk(first));
         let chunks = self.generations.iter().map(|(number, generation)| generation.chunk(*number, self.scope));
         let chunks: Vec<_> = chunks.collect();
         chunks.into_iter().for_each(|chunk| self.send(now_ns, token, StreamBody::Chunk(chunk)));
@@ -276,6 +335,10 @@ impl Generation {
         }
         observations
     }
+}
+
+fn announcement(model_id: &str, package: usize) -> Observation {
+    Observation::Model { model_id: model_id.to_owned(), version: packages()[package].version }
 }
 
 pub fn up(number: u32, name: usize) -> Observation {

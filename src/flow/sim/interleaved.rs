@@ -4,7 +4,8 @@
 //! VMs stall in the middle of what they do for longer than a lease, drops them there, starts new ones, and replaces
 //! their root contexts. A VM may credit a replica only with blocks that the hub knew it to hold not longer ago than
 //! staleness allows; once the faults have ended, every VM knows exactly what the hub knows, block by block, and has counted
-//! the same hits as the others, of none more than there were. The last test
+//! the same hits as the others, of none more than there were, and uses the package that the hub has for the model, as no VM
+//! uses one that it has not had for longer than that. The last test
 //! removes one protection after the other and shows that this is seen.
 
 use std::cell::RefCell;
@@ -14,7 +15,8 @@ use std::rc::Rc;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::hits::{Hits, hit};
-use super::hub::{Hub, KEYS, NAMES, Random};
+use super::hub::{Hub, KEYS, MODELS, NAMES, Random};
+use super::packages::used;
 use super::{DOMAIN, SimHost, World, scope};
 use crate::config::FilterConfig;
 use crate::flow::defect::{self, Defect};
@@ -24,7 +26,7 @@ use crate::flow::node::Node;
 use crate::host::{Cas, Host, Level, QueueToken, SharedValue, SharedWrite, StreamToken};
 use crate::index::log::{Head, Incarnation};
 use crate::observation::{BlockKey, StreamBody, SubscriberMessage};
-use crate::request::RequestChain;
+use crate::request::{RequestChain, TokenizeError};
 
 /// Once is enough: the hub's features change nothing here.
 const SCHEDULES: u64 = if cfg!(feature = "native") { 500 } else { 10_000 };
@@ -71,6 +73,7 @@ struct Sim {
     answers: Rc<RefCell<Vec<Answer>>>,
     hits: Rc<RefCell<Hits>>,
     next_heartbeat_ns: u64,
+    is_quiet: bool,
     log: Witness,
 }
 
@@ -102,6 +105,10 @@ struct Answer {
     credited: Option<BTreeSet<(String, u64)>>,
     /// What it has counted.
     hits: Hits,
+    /// Which package it makes token ids of the model's text with.
+    used: Result<usize, TokenizeError>,
+    /// Models that it has loaded.
+    loaded: usize,
 }
 
 /// The simulated proxy, for one VM: suspended before every call.
@@ -204,7 +211,9 @@ impl Vm {
                         let credited = credited(&mut node, &host);
                         let at_ns = host.host.0.elapsed_ns.get();
                         let hits = hit(&mut node, &mut all_hits.borrow_mut());
-                        answers.borrow_mut().push(Answer { vm: number, at_ns, credited, hits });
+                        let used = used(node.view(), node.models(), MODELS[0]);
+                        let loaded = node.models().count();
+                        answers.borrow_mut().push(Answer { vm: number, at_ns, credited, hits, used, loaded });
                     }
                     None => {}
                 }
@@ -293,6 +302,7 @@ impl Sim {
             answers: Rc::default(),
             hits: Rc::default(),
             next_heartbeat_ns: 0,
+            is_quiet: false,
             log: Witness::default(),
         };
         for _ in 0..2 + sim.random.below(2) {
@@ -305,7 +315,13 @@ impl Sim {
         for _ in 0..STEPS {
             match self.random.below(100) {
                 0..3 => self.fault(),
-                3..6 => self.hub.live(self.world.elapsed_ns.get(), &mut self.random),
+                3..6 => {
+                    let now_ns = self.world.elapsed_ns.get();
+                    self.hub.live(now_ns, &mut self.random);
+                    if self.random.one_in(8) {
+                        self.hub.live_models(now_ns, &mut self.random, 20);
+                    }
+                }
                 _ => self.step(),
             }
             self.check()?;
@@ -316,7 +332,14 @@ impl Sim {
     /// Without faults everybody ends up knowing what the hub knows.
     fn quiet(&mut self) -> Result<(), String> {
         self.vms.iter_mut().for_each(|vm| vm.stalled_until_ns = 0);
+        self.is_quiet = true;
         self.hub.complete_all(self.world.elapsed_ns.get());
+        // Who was never asked has no models.
+        for at in 0..self.vms.len() {
+            self.finish(at);
+            self.vms[at].resume(Some(Order::Ask));
+            self.finish(at);
+        }
         let end_ns = self.world.elapsed_ns.get() + QUIET_MS * 1_000_000;
         while self.world.elapsed_ns.get() < end_ns {
             self.step();
@@ -329,9 +352,14 @@ impl Sim {
         for at in 0..self.vms.len() {
             self.vms[at].resume(Some(Order::Ask));
             self.finish(at);
-            let Some(Answer { credited, hits, .. }) = self.answers.borrow_mut().pop() else {
+            let Some(Answer { credited, hits, used, loaded, .. }) = self.answers.borrow_mut().pop() else {
                 return Err(format!("VM {at} does not answer"));
             };
+            let package = self.hub.models.get(MODELS[0]).copied();
+            if used != package.ok_or(TokenizeError::Unavailable) || loaded != usize::from(package.is_some()) {
+                let counts = self.world.counts.borrow();
+                return Err(format!("VM {at} uses {used:?} of {loaded} at the end, not {package:?}; {counts:?}"));
+            }
             if credited.as_ref() != Some(&expected) {
                 let counts = self.world.counts.borrow();
                 return Err(format!("VM {at} knows {credited:?} at the end, the hub {expected:?}; {counts:?}"));
@@ -428,6 +456,7 @@ impl Sim {
                 self.hub.subscribed(now_ns, *token, subscription.epoch, subscription.sequence);
             }
         }
+        self.hub.send_parts(now_ns, &streams, (!self.is_quiet).then_some(&mut self.random));
     }
 
     fn fault(&mut self) {
@@ -507,11 +536,18 @@ impl Sim {
     /// Nobody may have credited what is long gone, and the log is as it was committed.
     fn check(&mut self) -> Result<(), String> {
         self.log.look(&SimHost(Rc::clone(&self.world)))?;
-        for Answer { vm, at_ns, credited, .. } in self.answers.borrow_mut().drain(..) {
+        for Answer { vm, at_ns, credited, used, .. } in self.answers.borrow_mut().drain(..) {
             // A generation that waits for its successor, a hub that falls silent, and stalls: of the VM that hears, of the
             // one that leads, and of the one that asks.
             let window_ns = (2 * STALE_AFTER_MS + 3 * LONGEST_STALL_MS) * 1_000_000 + SLACK_NS;
             let oldest_ns = at_ns.saturating_sub(window_ns);
+            if let (Some(_), Ok(package)) = (&credited, used) {
+                let had_ns = self.hub.had.get(&(MODELS[0], package)).copied().unwrap_or(0);
+                if had_ns < oldest_ns {
+                    let ago_ms = at_ns.saturating_sub(had_ns) / 1_000_000;
+                    return Err(format!("VM {vm} uses package {package}, gone for {ago_ms} ms"));
+                }
+            }
             for (replica_id, key) in credited.into_iter().flatten() {
                 let name = NAMES.iter().position(|name| *name == replica_id).unwrap();
                 let held_ns = self.hub.held.get(&(name, key)).copied().unwrap_or(0);

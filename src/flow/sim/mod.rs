@@ -3,7 +3,7 @@
 mod hits;
 mod hub;
 mod interleaved;
-mod packages;
+pub(super) mod packages;
 mod random;
 mod scenarios;
 

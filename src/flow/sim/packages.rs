@@ -3,8 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::flow::follower::View;
-use crate::flow::node::Knowledge;
-use crate::model::{Package, TextLimits, Texts};
+use crate::model::{Models, Package, TextLimits, Texts};
 use crate::observation::{MODEL_PART_BYTES, ModelPart, ModelVersion};
 use crate::request::{TextPrompt, TokenizeError, Tokenizer};
 use crate::template::LocalTime;
@@ -28,24 +27,19 @@ pub fn packages() -> &'static [Made] {
     MADE.get_or_init(|| (0..PACKAGES).map(|number| Made::of(&bytes(number))).collect())
 }
 
-/// Which package a VM makes token ids of this model's text with.
-pub fn used(known: &Knowledge<'_>, model_id: &str) -> Result<usize, TokenizeError> {
+/// Which package a VM that knows this and has these models makes token ids of a model's text with.
+pub fn used(view: View<'_>, models: &Models, model_id: &str) -> Result<usize, TokenizeError> {
     let texts = Texts {
-        models: known.models,
-        version_of: &|model_id| announced(known, model_id),
+        models,
+        version_of: &|model_id| match view {
+            View::Index(index) => index.dictionary().model(model_id),
+            View::CatchingUp => None,
+        },
         clock: LocalTime { unix_seconds: 0, utc_offset_seconds: 0 },
         limits: TextLimits { max_prompt_bytes: 100, max_tokens: 100, max_symbols: 100 },
     };
     let text = TextPrompt::Plain { text: String::from("a"), add_special_tokens: false };
     texts.tokenize(model_id, &text).map(|tokenized| tokenized.ids[0] as usize)
-}
-
-/// The version of the model that a VM knows of.
-pub fn announced(known: &Knowledge<'_>, model_id: &str) -> Option<ModelVersion> {
-    match known.view {
-        View::Index(index) => index.dictionary().model(model_id),
-        View::CatchingUp => None,
-    }
 }
 
 // === impl Made ===

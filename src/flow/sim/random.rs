@@ -1,12 +1,14 @@
 //! Seeded random schedules of everything that can happen to the VMs of one Envoy.
 //!
 //! At any time, a VM may credit a replica only with blocks that the hub knew it to hold not longer ago than staleness
-//! allows. Once the faults have ended for a while, every VM credits exactly what the hub knows.
+//! allows, and use only a package that the hub had for the model then. Once the faults have ended for a while, every VM
+//! credits exactly what the hub knows, and uses the package that the hub has.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::hub::{Hub, KEYS, NAMES, Random, stored};
+use super::hub::{Hub, KEYS, MODELS, NAMES, Random, stored};
+use super::packages::{packages, used};
 use super::{DOMAIN, SimHost, scope};
 use crate::config::FilterConfig;
 use crate::flow::follower::View;
@@ -15,7 +17,7 @@ use crate::flow::node::Node;
 use crate::host::{Cas, Host, SharedValue, StreamToken};
 use crate::index::log::Head;
 use crate::observation::{BlockKey, Observation, ReplicaSlot, ScopeSlot, StreamBody, SubscriberMessage};
-use crate::request::{ChainBlock, RequestChain};
+use crate::request::{ChainBlock, RequestChain, TokenizeError};
 
 const SCHEDULES: u64 = 500;
 const ROUNDS: usize = 60;
@@ -41,6 +43,7 @@ struct Sim {
     owners: BTreeMap<u32, u64>,
     next_vm: u64,
     set_back_at_ns: Vec<u64>,
+    is_quiet: bool,
 }
 
 struct Vm {
@@ -70,6 +73,7 @@ impl Sim {
             owners: BTreeMap::new(),
             next_vm: 1,
             set_back_at_ns: Vec::new(),
+            is_quiet: false,
         };
         for _ in 0..=sim.random.below(3) {
             sim.add_vm();
@@ -93,6 +97,9 @@ impl Sim {
             for _ in 0..self.random.below(4) {
                 let now_ns = self.now_ns();
                 self.hub.live(now_ns, &mut self.random);
+                if self.random.one_in(10) {
+                    self.hub.live_models(now_ns, &mut self.random, 8);
+                }
             }
             if self.random.one_in(3) {
                 self.fault();
@@ -106,6 +113,7 @@ impl Sim {
         self.host.0.hub_down.set(false);
         self.host.0.look_ns.set(0);
         self.vms.iter_mut().for_each(|vm| vm.asleep_rounds = 0);
+        self.is_quiet = true;
         self.hub.complete_all(self.host.0.elapsed_ns.get());
         for round in 0..QUIET_ROUNDS {
             self.round(round)?;
@@ -123,6 +131,13 @@ impl Sim {
                     "VM {at} credits {credited:?} at the end, the hub knows of {expected:?}; {head:?}, counts {:?}",
                     self.host.0.counts.borrow()
                 ));
+            }
+            let node = &self.vms[at].node;
+            let (used, loaded) = (used(node.view(), node.models(), MODELS[0]), node.models().count());
+            let package = self.hub.models.get(MODELS[0]).copied();
+            if used != package.ok_or(TokenizeError::Unavailable) || loaded != usize::from(package.is_some()) {
+                let counts = self.host.0.counts.borrow();
+                return Err(format!("VM {at} uses {used:?} of {loaded} at the end, not {package:?}; {counts:?}"));
             }
         }
         Ok(())
@@ -173,6 +188,7 @@ impl Sim {
                 self.hub.subscribed(now_ns, *token, subscription.epoch, subscription.sequence);
             }
         }
+        self.hub.send_parts(now_ns, &streams, (!self.is_quiet).then_some(&mut self.random));
         for (token, sent) in streams.iter() {
             let acknowledged = sent.iter().map(|message| match message {
                 SubscriberMessage::Acknowledge(number) => *number,
@@ -215,7 +231,7 @@ impl Sim {
 
     fn fault(&mut self) {
         let at = self.random.below(self.vms.len() as u64) as usize;
-        match self.random.below(16) {
+        match self.random.below(18) {
             0 => self.add_vm(),
             1 if self.vms.len() > 1 => self.remove_vm(at),
             2 => {
@@ -244,6 +260,11 @@ impl Sim {
             }
             13 => self.host.0.look_ns.set(self.random.below(3) * 150_000),
             14 => self.say_something_wrong(),
+            15 => self.overwrite(|random| {
+                let made = &packages()[random.below(packages().len() as u64) as usize];
+                Keys::new(DOMAIN).model_part(made.version.digest, random.below(made.parts.len() as u64) as u32)
+            }),
+            16 => self.overwrite(|_| Keys::new(DOMAIN).model_list()),
             _ => self.close_all(),
         }
     }
@@ -319,6 +340,13 @@ impl Sim {
         let View::Index(index) = known.view else { return Ok(None) };
         if known.heard_ms.is_none() || known.is_stale(STALE_AFTER_MS, now_ms) {
             return Ok(None);
+        }
+        if let Ok(package) = used(known.view, known.models, MODELS[0]) {
+            let had_ns = self.hub.had.get(&(MODELS[0], package)).copied().unwrap_or(0);
+            if had_ns < oldest_ns {
+                let ago_ms = (self.host.0.elapsed_ns.get() - had_ns) / 1_000_000;
+                return Err(format!("VM {at} uses package {package}, gone for {ago_ms} ms"));
+            }
         }
         let Some(slot) = index.dictionary().scope_slot(&scope()) else { return Ok(Some(BTreeMap::new())) };
         let chain = (1..=KEYS).map(|key| ChainBlock { key: BlockKey::Hash64(key), tokens: 1 }).collect();

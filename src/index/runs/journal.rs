@@ -108,6 +108,13 @@ impl Runs {
         })
     }
 
+    /// The replicas that hold the block at an offset of a run, without those that were cleared.
+    pub fn holders_at(&self, run: u32, at: usize) -> impl Iterator<Item = ReplicaSlot> {
+        let run = self.slab.get(run);
+        let covering = run.into_iter().flat_map(|run| &run.stretches).filter(move |stretch| stretch.covers(at));
+        covering.filter_map(|stretch| self.holders.replica(stretch.holder))
+    }
+
     /// The key at an offset of a run.
     pub fn run_key(&self, run: u32, at: usize) -> Option<BlockKey> {
         self.slab.get(run)?.keys.get(at).map(|key| key.to_key())

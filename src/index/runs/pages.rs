@@ -18,6 +18,8 @@ pub(super) struct Pages {
     all: Vec<Page>,
     /// The page whose list is looked at next.
     tidy_next: u16,
+    /// Room in all lists, as asked of the allocator.
+    listed: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -36,7 +38,7 @@ struct Page {
 impl Pages {
     pub fn new(pages: u32) -> Pages {
         let page = Page { tidy_at: SHORT, ..Page::default() };
-        Pages { all: vec![page; pages.clamp(1, MAX_PAGES) as usize], tidy_next: 0 }
+        Pages { all: vec![page; pages.clamp(1, MAX_PAGES) as usize], tidy_next: 0, listed: 0 }
     }
 
     pub fn len(&self) -> u32 {
@@ -84,22 +86,26 @@ impl Pages {
         if listed.runs.last() == Some(&run) {
             return;
         }
+        let before = listed.runs.capacity();
         listed.runs.push(run);
         if listed.runs.len() >= listed.tidy_at {
             listed.tidy(page, slab);
         }
+        self.listed = self.listed + listed.runs.capacity() - before;
     }
 
     /// Gives memory back of the next page whose list is longer than what is in it can need.
     pub fn tidy_next(&mut self, slab: &Slab) {
-        let Pages { all, tidy_next } = self;
+        let Pages { all, tidy_next, listed: room } = self;
         let page = usize::from(*tidy_next);
         *tidy_next = if page + 1 < all.len() { *tidy_next + 1 } else { 0 };
         if let Some(listed) = all.get_mut(page)
             && listed.runs.len() > SHORT
             && listed.runs.len() as u64 > 2 * listed.pairs
         {
+            let before = listed.runs.capacity();
             listed.tidy(page as u16, slab);
+            *room = *room + listed.runs.capacity() - before;
         }
     }
 
@@ -115,6 +121,7 @@ impl Pages {
     /// A page lists nothing any more.
     pub fn forget_runs(&mut self, page: u16) {
         if let Some(page) = self.all.get_mut(usize::from(page)) {
+            self.listed -= page.runs.capacity();
             page.runs = Vec::new();
             page.tidy_at = SHORT;
         }
@@ -122,8 +129,7 @@ impl Pages {
 
     /// Bytes asked of the allocator.
     pub fn bytes(&self) -> usize {
-        let lists: usize = self.all.iter().map(|page| page.runs.capacity() * size_of::<u32>()).sum();
-        lists + self.all.capacity() * size_of::<Page>()
+        self.listed * size_of::<u32>() + self.all.capacity() * size_of::<Page>()
     }
 
     #[inline]

@@ -120,8 +120,10 @@ impl Slab {
 
     /// Bytes asked of the allocator, what the runs point to included.
     pub fn bytes(&self) -> usize {
-        let runs: usize = self.chunks.iter().map(|chunk| chunk.runs.capacity() * size_of::<Run>()).sum();
-        runs + self.heap + (self.free.capacity() + self.given_back.capacity()) * size_of::<u32>()
+        let runs = (self.chunks.len() - self.given_back.len()) * CHUNK * size_of::<Run>();
+        runs + self.chunks.capacity() * size_of::<Chunk>()
+            + self.heap
+            + (self.free.capacity() + self.given_back.capacity()) * size_of::<u32>()
     }
 
     fn push(&mut self, run: Run) {

@@ -110,6 +110,12 @@ impl Fleet {
         }
     }
 
+    /// How long after its last tick a VM wants the next, in ms.
+    #[allow(dead_code, reason = "most tests let all tick in turn")]
+    pub fn tick_period_ms(&self, at: usize) -> u64 {
+        self.vms[at].node.tick_period_ms(1, &self.config)
+    }
+
     /// Hands a VM, if it runs, at most so many of the messages that are on their way to it.
     pub fn deliver(&mut self, at: usize, most: usize) {
         let Fleet { proxy, config, vms, .. } = self;

@@ -19,7 +19,9 @@ pub struct Proxy(Rc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    now_ms: Cell<u64>,
+    now_ns: Cell<u64>,
+    /// What a look at the clock takes.
+    look_ns: Cell<u64>,
     shared: RefCell<HashMap<String, (Vec<u8>, u32)>>,
     last_cas: Cell<u32>,
     /// By name. A queue's number is its place, from 1.
@@ -51,7 +53,13 @@ impl Proxy {
 
     /// Sets the clock.
     pub fn set_clock(&self, now_ms: u64) {
-        self.0.now_ms.set(now_ms);
+        self.0.now_ns.set(now_ms * 1_000_000);
+    }
+
+    /// From now on every look at the clock takes this long, as if the machine had other work.
+    #[allow(dead_code, reason = "not every test has a busy machine")]
+    pub fn set_look_ns(&self, look_ns: u64) {
+        self.0.look_ns.set(look_ns);
     }
 
     /// What is called from now on is called by this VM.
@@ -110,7 +118,8 @@ impl Proxy {
 
 impl Host for Proxy {
     fn now_ns(&self) -> u64 {
-        self.0.now_ms.get() * 1_000_000
+        self.0.now_ns.set(self.0.now_ns.get() + self.0.look_ns.get());
+        self.0.now_ns.get()
     }
 
     fn shared_get(&self, key: &str) -> SharedValue {

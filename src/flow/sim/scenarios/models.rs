@@ -62,7 +62,8 @@ impl Pool {
     }
 
     fn used(&mut self, vm: usize, model_id: &str) -> Result<usize, TokenizeError> {
-        used(&self.vms[vm].ask(&self.host, 5_000_000), model_id)
+        let known = self.vms[vm].ask(&self.host, 5_000_000);
+        used(known.view, known.models, model_id)
     }
 
     /// The stream ends; the hub that is there next has a life of its own.
@@ -148,6 +149,7 @@ fn what_is_announced_is_asked_for_and_loaded_where_requests_are() {
     assert_eq!(pool.wanted(), [(version.digest, 0)]);
     assert_eq!([1, 2].map(|vm| pool.used(vm, "m")), [ARRIVING; 2]);
     pool.send(LARGE, 0..3);
+    pool.tick(0);
     assert_eq!(pool.stream().2, pool.number, "parts are acknowledged in their turn");
     pool.tick(1);
     pool.tick(1);

@@ -16,7 +16,7 @@ use crate::native::load::ports::free_address;
 use crate::native::load::programs::Programs;
 use crate::native::load::prometheus::Scrape;
 use crate::native::load::relay::Relay;
-use crate::native::load::stack::{Stack, StackOptions, eventually};
+use crate::native::load::stack::{Edit, Stack, StackOptions, eventually};
 
 /// The module's histogram of background steps.
 const BACKGROUND_STEPS: &str = "warmroute_background_step_us";
@@ -79,9 +79,17 @@ impl Site {
     /// # Errors
     /// When a program is missing or does not get ready.
     pub async fn start(options: &SiteOptions) -> Result<Site, ScaleError> {
+        Site::start_with(options, Box::new(|_, _| {})).await
+    }
+
+    /// The same, with Envoy's configuration changed first.
+    ///
+    /// # Errors
+    /// As [`Site::start`].
+    pub async fn start_with(options: &SiteOptions, edit_envoy: Edit) -> Result<Site, ScaleError> {
         let relay = Relay::start().await?;
         let listeners = ListenerFile::default();
-        let mut stack = Stack::start(stack_options(options, relay.address(), &listeners)?).await?;
+        let mut stack = Stack::start(stack_options(options, relay.address(), &listeners, edit_envoy)?).await?;
         let pool = Arc::new(Pool::start(&stack.addresses.engines).await?);
         relay.open(stack.addresses.hub_grpc, None);
         stack.hub.start()?;
@@ -189,7 +197,12 @@ impl Site {
     }
 }
 
-fn stack_options(options: &SiteOptions, hub: SocketAddr, listeners: &ListenerFile) -> Result<StackOptions, ScaleError> {
+fn stack_options(
+    options: &SiteOptions,
+    hub: SocketAddr,
+    listeners: &ListenerFile,
+    edit_envoy: Edit,
+) -> Result<StackOptions, ScaleError> {
     let path = listeners.path().to_path_buf();
     Ok(StackOptions {
         engines: options.replicas,
@@ -211,7 +224,8 @@ fn stack_options(options: &SiteOptions, hub: SocketAddr, listeners: &ListenerFil
             }
         })),
         // What cannot be replaced shows when Envoy does not get ready.
-        edit_envoy: Some(Box::new(move |config, _| {
+        edit_envoy: Some(Box::new(move |config, addresses| {
+            edit_envoy(config, addresses);
             let _ = envoy_config::set_hub(config, hub);
             let _ = serve_from(config, &path);
         })),

@@ -189,6 +189,9 @@ async fn tokenize(State(app): State<App>, body: Bytes) -> Response {
         app.served().adapter(&fields)?;
         match present(&fields, "prompt") {
             _ if present(&fields, "messages").is_some() => {
+                if present(&fields, "add_special_tokens").is_some_and(|given| *given != Value::Bool(false)) {
+                    return Err(invalid("add_special_tokens", "of messages only false is supported".to_owned()));
+                }
                 conversation(ChatApi::ChatCompletions, &body, &app.vocabulary)
             }
             Some(Value::String(text)) => plain(&fields, text, &app.vocabulary),

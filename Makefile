@@ -17,7 +17,11 @@ test: wasm wasm-faults
 	cargo test
 	cargo test --bench fingerprint --bench template --bench tokenize --bench index --bench eviction
 	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy cargo test --features native
+<<<<<<< HEAD
 	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds --test tokenizers --test demo_models
+=======
+	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds --test tokenizers --test text_bounds
+>>>>>>> w-model
 	envoy=$$($(TOOLS) envoy 1.36.4) && WARMROUTE_ENVOY=$$envoy cargo test --features native --test envoy_config --test e2e
 
 # The module, checked: it may import nothing but env.proxy_* functions.
@@ -42,6 +46,7 @@ lint: setup
 bench: setup
 	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth --bench eviction
 	python3 benches/vm/run.py
+	python3 benches/vm/text.py
 
 # A pool of 64 replicas on a local Envoy, 1 M and 4 M pairs; about ten minutes. SCALE passes options, see `loadgen scale --help`.
 bench-scale: wasm

@@ -50,6 +50,13 @@ def lines(command):
     return {(line.get("model"), line["what"]): line for line in found}
 
 
+def compare(ours, general):
+    """Exits unless both made the same ids of what is not in the plan."""
+    for key in ours.keys() & general.keys():
+        if ours[key].get("sum") != general[key].get("sum"):
+            sys.exit(f"text.py: {key}: the general crate gives other ids")
+
+
 def cell(line):
     if line is None:
         return ""
@@ -75,6 +82,7 @@ def main(arguments):
         run = [node, *FLAGS, str(HERE / "text.mjs")]
         ours = lines([*run, str(OURS), str(plan), rounds])
         general = lines([*run, str(GENERAL), str(plan), rounds, "--general"])
+    compare(ours, general)
     print(tools.output(node, "-p", "`Node ${process.versions.node}, V8 ${process.versions.v8}`").strip())
     print(f"modules of {OURS.stat().st_size:,} and {GENERAL.stat().st_size:,} bytes; every answer as natively\n")
     print("| model | what | ours | tokenizers 1.0.0-rc.3 |\n|---|---|---|---|")

@@ -66,7 +66,7 @@ impl<'a> OverGrpc<'a> {
         }
         hub_config.models = block_sizes(case);
         let options = match &config.tokenizer {
-            Some(tokenizer) => HubOptions { tokenizer: Arc::new(CaseTokenizer(tokenizer.clone())) },
+            Some(tokenizer) => HubOptions { tokenizer: Some(Arc::new(CaseTokenizer(tokenizer.clone()))) },
             None => HubOptions::default(),
         };
         let (hub, channel) = runtime.block_on(async {

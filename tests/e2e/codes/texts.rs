@@ -34,7 +34,7 @@ pub async fn of_texts(seen: &mut Seen) {
         }));
     })
     .await;
-    warm(&stack, 0, &tokens(1, 64)).await;
+    warm_adapter(&stack, 0, BYTES, &tokens(1, 64)).await;
     for model in [BYTES, CHARS, BARE, REFUSING] {
         let loaded = eventually(SOON * 10, async || {
             let detail = decided(&send(&stack, of("default"), PATH, chat(model, &words(1, 100))).await).detail;

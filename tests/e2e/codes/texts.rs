@@ -34,7 +34,7 @@ pub async fn of_texts(seen: &mut Seen) {
         }));
     })
     .await;
-    warm(&stack, 0, &tokens(1, 64)).await;
+    warm_adapter(&stack, 0, BYTES, &tokens(1, 64)).await;
     for model in [BYTES, CHARS, BARE, REFUSING] {
         let loaded = eventually(SOON * 10, async || {
             let detail = decided(&send(&stack, of("default"), PATH, chat(model, &words(1, 100))).await).detail;
@@ -46,13 +46,14 @@ pub async fn of_texts(seen: &mut Seen) {
         Case::new(what, of("default"), chat(model, text), ("NO_HINT", detail)).at(PATH)
     };
     let unbroken = json!({ "model": CHARS, "prompt": "x".repeat(4_000) }).to_string();
+    let too_much = json!({ "model": BYTES, "inference_cache": { "prompt_text": words(1, 240_000) } }).to_string();
     seen.expect(
         &stack,
         vec![
             case("no directory", ABSENT, "hello", "no_tokenizer"),
             case("no template", BARE, "hello", "no_template"),
             case("a template that refuses", REFUSING, "hello", "not_tokenized"),
-            case("more than a megabyte", BYTES, &words(1, 240_000), "too_much_text"),
+            Case::new("more than the contract allows", of("default"), too_much, ("NO_HINT", "too_much_text")),
             Case::new("letters without a blank", of("default"), unbroken, ("NO_HINT", "budget")),
         ],
     )

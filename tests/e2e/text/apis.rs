@@ -57,11 +57,12 @@ fn body(path: &str, model: &str, seed: usize) -> Value {
     }
 }
 
-/// Tokens of a prompt of which nothing was cached, as the engine counts them.
+/// Tokens of a prompt, as the engine counts them: those of messages are told apart by whether they were cached.
 fn prompt_tokens(reply: &Value) -> usize {
     let usage = &reply["usage"];
     let tokens = usage.get("prompt_tokens").or(usage.get("input_tokens")).and_then(Value::as_u64);
-    tokens.unwrap_or_else(|| panic!("{reply}")) as usize
+    let apart = usage.get("cache_read_input_tokens").and_then(Value::as_u64).unwrap_or(0);
+    (tokens.unwrap_or_else(|| panic!("{reply}")) + apart) as usize
 }
 
 fn events(answer: &Answer) -> Vec<Value> {

@@ -421,7 +421,7 @@ mod tests {
                 ranges
                     .iter()
                     .filter(move |range| range.start >= last)
-                    .map(move |range| [&set[..], &[range.clone()]].concat())
+                    .map(move |range| [&set[..], std::slice::from_ref(range)].concat())
                     .collect::<Vec<_>>()
             };
             let all: Vec<_> = sets.iter().flat_map(longer).collect();

@@ -75,7 +75,7 @@ fn what_is_wrong_keeps_the_model_and_what_is_gone_takes_it_along() {
     std::fs::remove_file(folder.0.join("m/tokenizer.json")).unwrap();
     assert_eq!(directory.read().problems, ["m: m/tokenizer.json: is not there"]);
     assert_eq!(ids(&directory.read()), ["m"]);
-    folder.write("m/tokenizer.json", &TOKENIZER.replace("ab", "ba").replace("a b", "b a"));
+    folder.write("m/tokenizer.json", &TOKENIZER.replace("\"ab\"", "\"ba\"").replace("a b", "b a"));
     let changed = directory.read();
     assert_eq!(changed.problems, [""; 0]);
     assert_ne!(changed.models["m"].version, first.version);

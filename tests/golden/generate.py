@@ -382,8 +382,8 @@ def domain(plugin):
     data += texts(subscribe.get("models", [])) + texts(subscribe.get("tenants", []))
     data += number(limits.get("max_index_entries", 4_000_000))
     data += number(limits.get("max_index_bytes", 512 << 20)) + number(duration_ms(limits.get("lfu_half_life"), 0))
-    data += number(limits.get("pages", 4_096))
-    data += number(limits.get("log_segments", 2_048)) + number(limits.get("segment_bytes", 16_384))
+    data += number(limits.get("pages", 8_192))
+    data += number(limits.get("log_segments", 8_192)) + number(limits.get("segment_bytes", 6_144))
     data += policy_bytes(plugin.get("policy", {})) + number(len(policies))
     for tenant_id in sorted(policies, key=str.encode):
         data += text(tenant_id) + policy_bytes(policies[tenant_id])

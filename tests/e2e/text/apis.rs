@@ -108,6 +108,7 @@ async fn is_matched(stack: &Stack, shape: &Shape, model: &str, seed: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn completions_chats_responses_and_messages_are_matched_whole() {
     let stack = text_stack(|_| {}).await;
+    loaded(&stack, &[BYTES, CHARS]).await;
     let mut seed = 0;
     for model in [BYTES, CHARS] {
         for shape in &SHAPES {

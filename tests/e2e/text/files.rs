@@ -37,7 +37,7 @@ async fn what_changes_in_the_directory_is_picked_up() {
     scratch.copy(BYTES, BYTES, Some("{% for %}"));
     let logged = eventually(SOON * 5, async || stack.hub.log_text().contains("chat_template.jinja")).await;
     assert!(logged, "{}", stack.hub.log_tail());
-    assert!(is_matched(&probed(&stack, "default", &asked).await));
+    said(&stack, "default", &asked, is_matched).await;
 
     std::fs::remove_dir_all(scratch.path().join(BYTES)).unwrap();
     said(&stack, "default", &asked, |decided| decided.detail == "no_tokenizer").await;

@@ -97,6 +97,7 @@ fn answered(messages: &mut Vec<Value>, reply: &Value, tools: &[Value], turn: usi
 #[tokio::test(flavor = "multi_thread")]
 async fn each_turn_matches_the_one_before_over_two_models_with_system_prompts_and_tools() {
     let stack = text_stack(|_| {}).await;
+    loaded(&stack, &[BYTES, CHARS]).await;
     let tools = [tool(), tool()];
     let mut seed = 0;
     for model in [BYTES, CHARS] {
@@ -119,6 +120,7 @@ async fn tenants_and_models_see_only_their_own() {
         }));
     })
     .await;
+    loaded(&stack, &[BYTES, CHARS]).await;
     let chat = |model: &str, seed| body(model, &[json!({ "role": "user", "content": words(seed, 120) })], &[]);
     for (engine, seed) in [(0, 1), (2, 2)] {
         post(&stack, engine, "/v1/chat/completions", &chat(BYTES, seed)).await;

@@ -204,7 +204,9 @@ impl Ingest {
             let announced: HashSet<&Member> = self.replicas.values().map(|published| &published.member).collect();
             let again = before.generations.iter().filter(|(_, member)| announced.contains(member));
             superseded.extend(again.map(|(replica, _)| *replica));
-            let current: HashSet<ReplicaSlot> = self.replicas.values().map(|published| published.slot).collect();
+            // The hub may tell of a generation and of the one that is to replace it.
+            let current = self.replicas.values().filter(|published| !published.superseded);
+            let current: HashSet<ReplicaSlot> = current.map(|published| published.slot).collect();
             superseded.retain(|replica| !current.contains(replica));
             superseded.sort_unstable();
             superseded.dedup();

@@ -144,6 +144,7 @@ impl TextLimits {
 impl From<InvalidChat> for TokenizeError {
     fn from(error: InvalidChat) -> TokenizeError {
         match error {
+            InvalidChat::Json(error) if error.is_too_many() => TokenizeError::OverBudget,
             InvalidChat::Json(_) => TokenizeError::Failed,
             // The body chooses what it is rendered with: an engine may be started to let it.
             InvalidChat::Field { field, .. } if field.starts_with("chat_template") => TokenizeError::UnsupportedKey,

@@ -223,6 +223,10 @@ impl PromptInput {
                     Ok(resolved) => {
                         Ok(Resolved { tokenized: Some(ids), first_of_several: self.of_several, ..resolved })
                     }
+                    // Of a prompt that is longer than what is certain of it nobody can say that it is short.
+                    Err(Detail::ShortPrompt) if !ids.complete => {
+                        Err(Unresolved { detail: Detail::Budget, tokenized: Some(ids) })
+                    }
                     Err(detail) => Err(Unresolved { detail, tokenized: Some(ids) }),
                 }
             }

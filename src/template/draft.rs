@@ -7,8 +7,9 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::chat::{Chat, Media, entries, field};
+use super::json::{MAX_VALUES, parse_json_of};
 use super::message::{Origin, invalid, message};
-use super::{ChatTemplate, InvalidChat, parse_json};
+use super::{ChatTemplate, InvalidChat};
 
 /// Arguments of `apply_chat_template` that do not reach the template.
 const NOT_FOR_TEMPLATES: [&str; 12] = [
@@ -145,7 +146,8 @@ impl Chat {
                 "tools" if is_set => self.tools = Some(value),
                 "documents" if is_set && self.documents.is_none() => self.documents = Some(value),
                 "tools" | "documents" => {}
-                _ if is_set || origin == Origin::Items => self.set_argument(name, value),
+                // A map has each name once.
+                _ if is_set || origin == Origin::Items => self.arguments.push((name.to_owned(), value)),
                 _ => {}
             }
         }
@@ -181,7 +183,7 @@ fn is_unset(value: &Value) -> bool {
 
 /// The body, which must be an object.
 pub(super) fn object(body: &[u8]) -> Result<Value, InvalidChat> {
-    let body = parse_json(body).map_err(InvalidChat::Json)?;
+    let body = parse_json_of(body, MAX_VALUES).map_err(InvalidChat::Json)?;
     if body.kind() == ValueKind::Map { Ok(body) } else { Err(invalid("the body", "an object")) }
 }
 

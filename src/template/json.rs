@@ -18,6 +18,10 @@ const MAX_DEPTH: usize = 128;
 const UNPAIRED: &str = "a pair of surrogates";
 const TOO_DEEP: &str = "less nesting";
 const TOO_LARGE: &str = "a number of at most 38 digits";
+const TOO_MANY: &str = "fewer values";
+/// The most values, keys not counted, that a request's body or a tool call's arguments may have: what agents with long
+/// histories and many tools send has a few thousand, and each takes some microseconds from the VM.
+pub(super) const MAX_VALUES: usize = 32_768;
 
 /// How many bytes of a string are looked at together.
 const CHUNK: usize = 32;
@@ -34,6 +38,8 @@ pub struct InvalidJson {
 struct Reader<'a> {
     text: &'a str,
     at: usize,
+    /// Values that may still come.
+    left: usize,
 }
 
 /// Reads one value, around which there may be white space.
@@ -42,9 +48,14 @@ struct Reader<'a> {
 ///
 /// The bytes are not UTF-8 or not JSON; see the module's description.
 pub fn parse_json(bytes: &[u8]) -> Result<Value, InvalidJson> {
+    parse_json_of(bytes, usize::MAX)
+}
+
+/// The same of at most `most` values.
+pub(super) fn parse_json_of(bytes: &[u8], most: usize) -> Result<Value, InvalidJson> {
     let text =
         std::str::from_utf8(bytes).map_err(|error| InvalidJson { at: error.valid_up_to(), expected: "UTF-8" })?;
-    let mut reader = Reader { text, at: 0 };
+    let mut reader = Reader { text, at: 0, left: most };
     let value = reader.value(0)?;
     reader.skip_space();
     if reader.at < text.len() {
@@ -56,10 +67,15 @@ pub fn parse_json(bytes: &[u8]) -> Result<Value, InvalidJson> {
 // === impl InvalidJson ===
 
 impl InvalidJson {
+    /// Whether it has more values than one request may.
+    pub fn is_too_many(self) -> bool {
+        self.expected == TOO_MANY
+    }
+
     /// Whether Python may read the text though it is refused here.
     pub(super) fn is_for_python(self, text: &str) -> bool {
         let rest = text.get(self.at..).unwrap_or_default();
-        matches!(self.expected, UNPAIRED | TOO_DEEP | TOO_LARGE)
+        matches!(self.expected, UNPAIRED | TOO_DEEP | TOO_LARGE | TOO_MANY)
             || ["NaN", "Infinity"].iter().any(|word| rest.starts_with(word))
     }
 }
@@ -79,6 +95,7 @@ impl Reader<'_> {
         if depth > MAX_DEPTH {
             return Err(self.invalid(TOO_DEEP));
         }
+        self.left = self.left.checked_sub(1).ok_or(self.invalid(TOO_MANY))?;
         self.skip_space();
         match self.peek() {
             Some(b'"') => self.string().map(Value::from),
@@ -359,6 +376,15 @@ mod tests {
     #[test]
     fn of_a_key_given_twice_the_last_value_stands_in_the_first_place() {
         assert_eq!(read(r#"{"a": 1, "b": 2, "a": 3}"#).unwrap().to_string(), "{'a': 3, 'b': 2}");
+    }
+
+    #[test]
+    fn the_number_of_values_is_bounded() {
+        let of = |values: usize| format!("[{}]", vec!["{}"; values - 1].join(","));
+        assert!(parse_json_of(of(100).as_bytes(), 100).is_ok());
+        let refused = parse_json_of(of(101).as_bytes(), 100).unwrap_err();
+        assert!(refused.is_too_many(), "{refused}");
+        assert!(parse_json(of(100_000).as_bytes()).is_ok(), "a file may have as many as it likes");
     }
 
     #[test]

@@ -15,7 +15,8 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::chat::{entries, field};
-use super::{ContentFormat, InvalidChat, parse_json};
+use super::json::{MAX_VALUES, parse_json_of};
+use super::{ContentFormat, InvalidChat};
 
 /// Types of parts that are text, each with the field that has it.
 const TEXTS: [(&str, &str); 5] = [
@@ -187,7 +188,7 @@ fn tool_calls(given: &Value, index: usize, origin: Origin) -> Result<Option<Valu
 fn with_arguments(function: &Value, origin: Origin) -> Result<Value, &'static str> {
     let parsed = match field(function, "arguments") {
         Some(given) => match given.as_str() {
-            Some(text) => match parse_json(text.as_bytes()) {
+            Some(text) => match parse_json_of(text.as_bytes(), MAX_VALUES) {
                 Err(error) if error.is_for_python(text) => return Err("calls whose arguments can be read here"),
                 parsed => parsed.ok(),
             },

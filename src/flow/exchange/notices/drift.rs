@@ -29,6 +29,8 @@ struct OfModel {
     compared: u32,
     fewer: u32,
     unforeseen: u32,
+    /// Of them: those that had what was foretold, which was something.
+    right: u32,
     /// What was predicted and what was cached where it failed last.
     failed: (u64, u64),
     /// Prompts miscounted since the last warning.
@@ -67,10 +69,15 @@ impl Drift {
             *failures += 1;
             of_model.failed = (predicted, actual);
         }
+        of_model.right += u32::from(verdict == Verdict::AsPredicted && predicted > 0);
         if of_model.compared < WINDOW {
             return;
         }
-        let (fewer, unforeseen) = (std::mem::take(&mut of_model.fewer), std::mem::take(&mut of_model.unforeseen));
+        let (fewer, mut unforeseen) = (std::mem::take(&mut of_model.fewer), std::mem::take(&mut of_model.unforeseen));
+        // Where some of it comes true, what nobody was to have is a prompt that many send before its first event is heard.
+        if std::mem::take(&mut of_model.right) > 0 {
+            unforeseen = 0;
+        }
         of_model.compared = 0;
         let now_ms = host.now_ms();
         if (fewer + unforeseen) * 2 > WINDOW && is_due(of_model.failing_ms, now_ms) {

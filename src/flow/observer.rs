@@ -4,7 +4,7 @@
 //! contract; the next one is opened after a jittered, exponentially growing pause.
 
 use super::metrics;
-use crate::host::{Host, StreamToken};
+use crate::host::{Host, Level, StreamToken};
 use crate::observation::{SubscriberMessage, Subscription};
 use crate::wire;
 
@@ -21,6 +21,8 @@ pub struct Observer {
     link: Link,
     /// Streams that ended without having been good, in a row.
     failures: u32,
+    /// It has been said that Envoy opens none.
+    told: bool,
 }
 
 #[derive(Debug)]
@@ -34,7 +36,7 @@ enum Link {
 impl Observer {
     /// No stream yet; one is opened at the next tick.
     pub fn new() -> Observer {
-        Observer { link: Link::Down { since_ms: 0, pause_ms: 0 }, failures: 0 }
+        Observer { link: Link::Down { since_ms: 0, pause_ms: 0 }, failures: 0, told: false }
     }
 
     /// The open stream.
@@ -116,6 +118,10 @@ impl Observer {
     fn open(&mut self, host: &impl Host, cluster: &str, subscription: Subscription) {
         let now_ms = host.now_ms();
         let Some(token) = host.open_stream(cluster, wire::SERVICE, wire::METHOD) else {
+            if !std::mem::replace(&mut self.told, true) {
+                let problem = "Envoy opens no stream to the hub: is hub_cluster";
+                host.log(Level::Warn, &format!("{problem}, which is {cluster:?}, one of its clusters?"));
+            }
             return self.pause(host);
         };
         host.count(metrics::STREAM_OPENED, 1);

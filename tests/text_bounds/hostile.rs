@@ -132,11 +132,19 @@ pub fn bodies_end() {
     let messages = format!(r#"{{"messages": [{}]}}"#, many(r#"{"role": "user", "content": ""}"#, TEXT_BYTES));
     within(&limits, tokenize(messages).as_ref(), "messages");
     let mut fields = String::new();
-    for number in 0..TEXT_BYTES / 20 {
+    for number in 0..30_000 {
         let _ = write!(fields, r#""k{number}": {number}, "#);
     }
-    let wide = format!(r#"{{{fields} "messages": [{{"role": "user", "content": "x"}}]}}"#);
-    assert_eq!(tokenize(wide), tokenize(body_of("x")));
+    let messages = r#""messages": [{"role": "user", "content": "x"}]"#;
+    assert_eq!(tokenize(format!("{{{fields} {messages}}}")), tokenize(body_of("x")));
+    let arguments = |fields: &str| format!(r#"{{{messages}, "chat_template_kwargs": {{{fields} "z": 1}}}}"#);
+    assert_eq!(tokenize(arguments(&fields)), tokenize(body_of("x")), "as many arguments of the template");
+    let more: String = (0..10_000).map(|number| format!(r#""m{number}": 1, "#)).collect();
+    assert_eq!(
+        tokenize(arguments(&(fields.clone() + &more))),
+        Err(TokenizeError::OverBudget),
+        "more values than one may have"
+    );
     let tool = format!(r#"{{"type": "function", "function": {{"name": "f", "parameters": {{{fields} "z": 1}}}}}}"#);
     let tools = format!(r#"{{"messages": [{{"role": "user", "content": "x"}}], "tools": [{tool}]}}"#);
     within(&limits, tokenize(tools).as_ref(), "tools");

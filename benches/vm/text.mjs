@@ -135,6 +135,22 @@ function chains(vm, model) {
   });
 }
 
+/// Texts that are out to take time, within the limits; with nothing remembered.
+function hostile(vm, model) {
+  for (const text of model.hostile) {
+    give(vm, file(text.text));
+    const times = [];
+    for (let round = 0; round < 5; round++) {
+      vm.forget();
+      const [ms, ids] = timed(vm.bounded);
+      check(`${model.name}, ${text.name}`, ids, text.ids);
+      check(`${model.name}, ${text.name}`, hash(vm), text.hash);
+      times.push(ms);
+    }
+    say({ model: model.name, what: `1 MB of ${text.name.replace("_", " ")}, within limits`, ms: median(times), least: least(times) });
+  }
+}
+
 for (const model of JSON.parse(readFileSync(planPath, "utf8"))) {
   const loads = [];
   let vm;
@@ -149,8 +165,10 @@ for (const model of JSON.parse(readFileSync(planPath, "utf8"))) {
     const [ms] = timed(vm.chain);
     say({ model: model.name, what: "the first chain of a VM", ms, memory: memory(vm) });
     chains(vm, model);
+    say({ model: model.name, what: "after these chains", memory: memory(vm) });
   }
   encodings(vm, model);
   unseen(vm, model);
+  if (!general) hostile(vm, model);
   say({ model: model.name, what: "memory in the end", memory: memory(vm) });
 }

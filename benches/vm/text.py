@@ -36,7 +36,7 @@ def build():
     subprocess.run(["cargo", "build", "--quiet", "--release", "--example", "text_native"], cwd=ROOT, check=True)
     environment = {
         **os.environ,
-        "RUSTFLAGS": '--cfg getrandom_backend="custom"',
+        "RUSTFLAGS": '--cfg getrandom_backend="custom" -Ctarget-feature=+simd128',
         "CARGO_TARGET_DIR": str(GENERAL_TARGET),
     }
     cargo = ["cargo", "build", "--quiet", "--release", "--target", tools.WASM_TARGET]

@@ -117,8 +117,10 @@ struct Block(Vec<u8>);
 
 impl Block {
     fn hash(&mut self, block: &[u32]) -> u64 {
-        self.0.clear();
-        self.0.extend(block.iter().flat_map(|id| id.to_le_bytes()));
+        self.0.resize(size_of_val(block), 0);
+        for (bytes, id) in self.0.as_chunks_mut().0.iter_mut().zip(block) {
+            *bytes = id.to_le_bytes();
+        }
         xxh3_64_with_seed(&self.0, SEED)
     }
 }

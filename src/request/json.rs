@@ -216,27 +216,17 @@ impl<'a> Reader<'a> {
         let start = self.at - 1;
         let mut escaped = false;
         loop {
-            self.skip_plain_text();
+            self.at += plain_length(self.rest());
             match self.next() {
                 Some(b'"') => break,
                 Some(b'\\') => {
                     escaped = true;
                     self.skip_escape()?;
                 }
-                Some(0x20..) => {}
                 _ => return Err(Malformed),
             }
         }
         Ok((self.bytes.get(start..self.at).unwrap_or_default(), escaped))
-    }
-
-    /// Moves on by 8 bytes as long as none of them needs a look.
-    fn skip_plain_text(&mut self) {
-        while let Some(word) = self.word()
-            && !has_quote_escape_or_control(word)
-        {
-            self.at += 8;
-        }
     }
 
     fn skip_escape(&mut self) -> Result<(), Malformed> {
@@ -367,16 +357,30 @@ impl Nesting {
     }
 }
 
-/// Whether one of the 8 bytes is a quote, a backslash or below 0x20. Borrows run from lower to higher bytes only after a
-/// byte that is one of these, so the answer is exact.
-fn has_quote_escape_or_control(word: u64) -> bool {
+/// How many bytes there are before the first one that ends a string, begins an escape or is a control character; all, if
+/// there is none.
+pub(crate) fn plain_length(bytes: &[u8]) -> usize {
+    let (words, rest) = bytes.as_chunks();
+    for (at, word) in words.iter().enumerate() {
+        let special = quotes_escapes_and_controls(u64::from_le_bytes(*word));
+        if special != 0 {
+            return 8 * at + special.trailing_zeros() as usize / 8;
+        }
+    }
+    let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | ..0x20);
+    8 * words.len() + rest.iter().position(is_special).unwrap_or(rest.len())
+}
+
+/// The high bit of each of the 8 bytes that is a quote, a backslash or below 0x20. Borrows run from lower to higher bytes
+/// only after a byte that is one of these, so the lowest bit is exact.
+fn quotes_escapes_and_controls(word: u64) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = 0x8080_8080_8080_8080;
     let zero_byte = |word: u64| word.wrapping_sub(ONES) & !word;
     let quote = zero_byte(word ^ (ONES * b'"' as u64));
     let escape = zero_byte(word ^ (ONES * b'\\' as u64));
     let control = word.wrapping_sub(ONES * 0x20) & !word;
-    (quote | escape | control) & HIGHS != 0
+    (quote | escape | control) & HIGHS
 }
 
 #[cfg(test)]

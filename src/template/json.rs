@@ -11,6 +11,8 @@ use std::fmt;
 
 use minijinja::Value;
 
+use crate::request::plain_length;
+
 /// How deeply containers may be nested, as in serde_json.
 const MAX_DEPTH: usize = 128;
 
@@ -22,9 +24,6 @@ const TOO_MANY: &str = "fewer values";
 /// The most values, keys not counted, that a request's body or a tool call's arguments may have: what agents with long
 /// histories and many tools send has a few thousand, and each takes some microseconds from the VM.
 pub(super) const MAX_VALUES: usize = 32_768;
-
-/// How many bytes of a string are looked at together.
-const CHUNK: usize = 32;
 
 /// Text that is not JSON, or not JSON that can be handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,13 +203,12 @@ impl Reader<'_> {
         self.at += 1;
         let mut out = String::new();
         loop {
-            let rest = self.rest();
-            let Some(plain) = plain_length(rest.as_bytes()) else {
-                self.at = self.text.len();
-                return Err(self.invalid("a closing quote"));
-            };
-            out.push_str(rest.get(..plain).unwrap_or_default());
+            let plain = plain_length(self.rest().as_bytes());
+            out.push_str(self.rest().get(..plain).unwrap_or_default());
             self.at += plain;
+            if self.at == self.text.len() {
+                return Err(self.invalid("a closing quote"));
+            }
             if self.taken(b'"') {
                 return Ok(out);
             }
@@ -296,20 +294,6 @@ impl Reader<'_> {
     fn invalid(&self, expected: &'static str) -> InvalidJson {
         InvalidJson { at: self.at, expected }
     }
-}
-
-/// How many bytes there are before the next one that ends a string, begins an escape or is a control character.
-fn plain_length(bytes: &[u8]) -> Option<usize> {
-    let is_special = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < b' ';
-    let mut plain = 0;
-    // Whole chunks are looked through without a branch, which the compiler turns into vector instructions.
-    for chunk in bytes.chunks(CHUNK) {
-        if chunk.iter().fold(false, |found, byte| found | is_special(byte)) {
-            return chunk.iter().position(is_special).map(|at| plain + at);
-        }
-        plain += chunk.len();
-    }
-    None
 }
 
 #[cfg(test)]

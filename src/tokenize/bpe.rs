@@ -8,12 +8,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::format::NO_ID;
-use super::tables::Tables;
+use super::tables::{EMPTY_MERGE, RANK_MASK, Tables, merge_entry, merge_slot};
 
 /// Up to here a scan of all ranks is faster than a heap.
 const SCAN_MAX_SYMBOLS: usize = 64;
 /// Buffers that one long word grew are given back above this many symbols.
 const KEEP_SYMBOLS: usize = 1 << 14;
+/// Slots of the cache of ranks: 64 KB, where the table of all merges takes megabytes.
+const PAIR_SLOTS: usize = 8_192;
 
 /// The symbols of the word at hand, and what merging them needs.
 #[derive(Default)]
@@ -24,7 +26,12 @@ pub(super) struct Merger {
     links: Vec<Link>,
     /// Rank above position: the order of merging.
     queue: BinaryHeap<Reverse<u64>>,
+    pairs: Pairs,
 }
+
+/// Ranks of pairs looked up before, as in the table of merges; those of pairs that do not merge have all bits set.
+#[derive(Default)]
+struct Pairs(Vec<u64>);
 
 /// A symbol's neighbours, as positions; `NO_ID` at the ends.
 #[derive(Clone, Copy)]
@@ -40,8 +47,13 @@ impl Merger {
     pub(super) fn clear(&mut self) {
         self.ids.clear();
         if self.ids.capacity() > KEEP_SYMBOLS {
-            *self = Merger::default();
+            *self = Merger { pairs: std::mem::take(&mut self.pairs), ..Merger::default() };
         }
+    }
+
+    /// Forgets the ranks of pairs: they were another tokenizer's.
+    pub(super) fn forget(&mut self) {
+        self.pairs.0.clear();
     }
 
     /// The next symbol of the word.
@@ -72,26 +84,19 @@ impl Merger {
     fn rank_pairs(&mut self, tables: &Tables<'_>) {
         self.ranks.clear();
         let pairs = self.ids.iter().zip(self.ids.iter().skip(1));
-        self.ranks.extend(pairs.map(|(left, right)| tables.rank(*left, *right)));
+        let known = &mut self.pairs;
+        self.ranks.extend(pairs.map(|(left, right)| known.rank(*left, *right, tables)));
     }
 
     fn merge_by_scan(&mut self, tables: &Tables<'_>) {
         self.rank_pairs(tables);
+        self.ranks.push(NO_ID);
+        self.link();
         while let Some((at, rank)) = lowest(&self.ranks) {
-            let Some(id) = tables.merged(rank) else { return };
-            self.ranks.remove(at);
-            self.ids.remove(at + 1);
-            if let Some(merged) = self.ids.get_mut(at) {
-                *merged = id;
-            }
-            if let (Some(rank), Some(right)) = (self.ranks.get_mut(at), self.ids.get(at + 1)) {
-                *rank = tables.rank(id, *right);
-            }
-            let left = at.checked_sub(1);
-            if let Some((left, at)) = left.and_then(|at| self.ids.get(at).zip(self.ranks.get_mut(at))) {
-                *at = tables.rank(*left, id);
-            }
+            let Some(id) = tables.merged(rank) else { break };
+            self.merge_pair(at as u32, id, tables);
         }
+        self.keep_linked();
     }
 
     fn merge_by_queue(&mut self, tables: &Tables<'_>) {
@@ -108,7 +113,9 @@ impl Merger {
             // A pair that has changed since it was queued has another rank by now, or none.
             if self.ranks.get(at as usize) == Some(&rank) {
                 let Some(id) = tables.merged(rank) else { continue };
-                self.merge_pair(at, id, tables);
+                for at in self.merge_pair(at, id, tables) {
+                    self.enqueue(at);
+                }
             }
         }
         self.keep_linked();
@@ -123,9 +130,9 @@ impl Merger {
         }));
     }
 
-    /// The symbol at `at` takes in its right neighbour.
-    fn merge_pair(&mut self, at: u32, id: u32, tables: &Tables<'_>) {
-        let Some(Link { left, right }) = self.links.get(at as usize).copied() else { return };
+    /// The symbol at `at` takes in its right neighbour. The positions of the pairs that have changed.
+    fn merge_pair(&mut self, at: u32, id: u32, tables: &Tables<'_>) -> [u32; 2] {
+        let Some(Link { left, right }) = self.links.get(at as usize).copied() else { return [NO_ID; 2] };
         let beyond = self.links.get(right as usize).map_or(NO_ID, |link| link.right);
         if let Some(slot) = self.ids.get_mut(at as usize) {
             *slot = id;
@@ -143,16 +150,20 @@ impl Merger {
         if left != NO_ID {
             self.rank_pair(left, at, tables);
         }
+        [at, left]
     }
 
     fn rank_pair(&mut self, at: u32, right: u32, tables: &Tables<'_>) {
         let pair = self.ids.get(at as usize).zip(self.ids.get(right as usize));
-        let rank = pair.map_or(NO_ID, |(left, right)| tables.rank(*left, *right));
+        let rank = pair.map_or(NO_ID, |(left, right)| self.pairs.rank(*left, *right, tables));
         if let Some(slot) = self.ranks.get_mut(at as usize) {
             *slot = rank;
         }
-        if rank != NO_ID {
-            self.queue.push(Reverse(queued(rank, at)));
+    }
+
+    fn enqueue(&mut self, at: u32) {
+        if let Some(rank) = self.ranks.get(at as usize).filter(|rank| **rank != NO_ID) {
+            self.queue.push(Reverse(queued(*rank, at)));
         }
     }
 
@@ -171,17 +182,31 @@ impl Merger {
     }
 }
 
+// === impl Pairs ===
+
+impl Pairs {
+    /// As [`Tables::rank`].
+    fn rank(&mut self, left: u32, right: u32, tables: &Tables<'_>) -> u32 {
+        if self.0.is_empty() {
+            self.0.resize(PAIR_SLOTS, EMPTY_MERGE);
+        }
+        let wanted = merge_entry(left, right, 0);
+        let Some(slot) = self.0.get_mut(merge_slot(left, right, PAIR_SLOTS)) else { return NO_ID };
+        if *slot & !RANK_MASK != wanted {
+            *slot = wanted | (u64::from(tables.rank(left, right)) & RANK_MASK);
+        }
+        let rank = *slot & RANK_MASK;
+        if rank == RANK_MASK { NO_ID } else { rank as u32 }
+    }
+}
+
 fn queued(rank: u32, at: u32) -> u64 {
     (u64::from(rank) << 32) | u64::from(at)
 }
 
 /// The position and value of the lowest rank, the leftmost of equal ones.
 fn lowest(ranks: &[u32]) -> Option<(usize, u32)> {
-    let mut best = (0, NO_ID);
-    for (at, rank) in ranks.iter().enumerate() {
-        if *rank < best.1 {
-            best = (at, *rank);
-        }
-    }
-    (best.1 != NO_ID).then_some(best)
+    // Two passes, each of which looks at several ranks at once.
+    let least = ranks.iter().copied().min().filter(|least| *least != NO_ID)?;
+    ranks.iter().position(|rank| *rank == least).map(|at| (at, least))
 }

@@ -15,7 +15,7 @@
 /// First bytes of an artifact.
 pub(super) const MAGIC: [u8; 4] = *b"WRTK";
 /// Version of this layout and of what its parameters mean. An artifact of any other version is refused.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Where the part that the digest covers begins.
 pub(super) const DIGESTED_FROM: usize = 48;
 /// Number of parameter words.

@@ -1,7 +1,9 @@
 //! The two hash tables of an artifact, as lookups that cannot fail: a token by its bytes, a merge by its two ids.
 //!
 //! Both are open-addressed with linear probing. A probe stops at an empty slot or after the longest sequence that the
-//! compile step needed, so no table, however made, can hold a lookup up. The hashes are computed in explicit 64-bit
+//! compile step needed, so no table, however made, can hold a lookup up. Most pairs that are looked for do not merge: the
+//! merges in a probe's way are in rising order, so that it stops at the first greater one, too (Amble and Knuth, "Ordered
+//! hash tables", 1974). The hashes are computed in explicit 64-bit
 //! arithmetic: a table means the same on a 32-bit VM.
 
 use super::format::NO_ID;
@@ -17,6 +19,8 @@ pub(super) const EMPTY_TOKEN: u32 = u32::MAX;
 pub(super) const EMPTY_MERGE: u64 = u64::MAX;
 
 const RANK_BITS: u32 = 22;
+/// Bits of a merge slot that hold the rank; no rank has all of them.
+pub(super) const RANK_MASK: u64 = (1 << RANK_BITS) - 1;
 const ID_BITS: u32 = 21;
 /// Bits of a vocabulary slot that hold part of the hash, so that most other tokens are passed over unread.
 const TAG_MASK: u32 = 0x1ff << ID_BITS;
@@ -65,6 +69,11 @@ pub(super) fn merge_slot(left: u32, right: u32, slots: usize) -> usize {
     spread(pair(left, right).wrapping_mul(MIX), slots)
 }
 
+/// Where the probe sequence of a merge begins that is in a table of `slots`.
+pub(super) fn merge_home(entry: u64, slots: usize) -> usize {
+    spread((entry >> RANK_BITS).wrapping_mul(MIX), slots)
+}
+
 /// What a merge slot holds.
 pub(super) fn merge_entry(left: u32, right: u32, rank: u32) -> u64 {
     (pair(left, right) << RANK_BITS) | u64::from(rank)
@@ -92,6 +101,11 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
         _ => bytes.iter().fold(0, |tail, byte| (tail << 8) | u64::from(*byte)),
     };
     mixed(state ^ tail)
+}
+
+/// A hash of a word's first and last bytes and its length.
+pub(super) fn hash_of_ends(first: u64, last: u64, length: u8) -> u64 {
+    mixed(mixed(u64::from(length).wrapping_mul(MIX) ^ first) ^ last)
 }
 
 fn mixed(state: u64) -> u64 {
@@ -147,11 +161,9 @@ impl Tables<'_> {
         let mut at = merge_slot(left, right, slots);
         for _ in 0..self.merge_probes {
             let Some(entry) = self.merges.get(at).map(|bytes| u64::from_le_bytes(*bytes)) else { return NO_ID };
-            if entry >> RANK_BITS == wanted {
-                return (entry & ((1 << RANK_BITS) - 1)) as u32;
-            }
-            if entry == EMPTY_MERGE {
-                return NO_ID;
+            let found = entry >> RANK_BITS;
+            if found >= wanted {
+                return if found == wanted { (entry & RANK_MASK) as u32 } else { NO_ID };
             }
             at = if at + 1 < slots { at + 1 } else { 0 };
         }

@@ -1,14 +1,17 @@
-//! One word to token ids: the vocabulary if the word is a token, else a cache, else byte pair encoding.
+//! One word to token ids: a cache, else the vocabulary if the word is a token, else byte pair encoding.
+//!
+//! The cache comes first because a word that comes again costs one place of a small table there, and three of large ones
+//! in the vocabulary.
 
 use super::bpe::Merger;
 use super::encode::Stopped;
 use super::format::{NO_ID, Parameters};
-use super::tables::{Tables, hash, word};
+use super::tables::{Tables, hash_of_ends, word};
 
 /// Slots of the cache, a power of two.
 const SLOTS: usize = 8_192;
 /// The longest word that is cached, in bytes.
-const KEY_BYTES: usize = 15;
+const KEY_BYTES: usize = 16;
 /// The most ids of a word that is cached.
 const VALUE_IDS: usize = 7;
 /// Slots of the cache of characters, a power of two.
@@ -16,7 +19,7 @@ const CHARACTER_SLOTS: usize = 4_096;
 /// The key of an unused slot, which is no character.
 const NO_CHARACTER: u32 = u32::MAX;
 
-/// Encodes words, and remembers short ones that are no tokens.
+/// Encodes words, and remembers short ones.
 ///
 /// A slot keeps the whole word, so a hit is never another word with the same hash.
 #[derive(Default)]
@@ -41,10 +44,18 @@ pub(super) enum Symbols {
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// The word, zeros, and its length.
-    key: [u8; KEY_BYTES + 1],
-    count: u32,
+    key: Key,
+    count: u8,
     ids: [u32; VALUE_IDS],
+}
+
+/// A word of at most [`KEY_BYTES`]: its first and last bytes, which meet or overlap, and its length. Words that differ have
+/// keys that differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Key {
+    first: u64,
+    last: u64,
+    length: u8,
 }
 
 // === impl WordEncoder ===
@@ -54,6 +65,7 @@ impl WordEncoder {
     pub(super) fn clear(&mut self) {
         self.slots.clear();
         self.characters.0.clear();
+        self.merger.forget();
     }
 
     /// Appends the ids of `text`, which is one word. Its symbols are taken off `symbols_left` if they must be merged.
@@ -66,13 +78,16 @@ impl WordEncoder {
         symbols_left: &mut usize,
         ids: &mut Vec<u32>,
     ) -> Result<(), Stopped> {
-        if let Some(id) = tables.whole_word(text.as_bytes()) {
-            ids.push(id);
+        let key = Key::of(text.as_bytes());
+        if let Some(slot) = key.and_then(|key| self.slot(key).filter(|slot| slot.key == key)) {
+            ids.extend_from_slice(slot.ids.get(..usize::from(slot.count)).unwrap_or_default());
             return Ok(());
         }
-        let key = key(text.as_bytes());
-        if let Some(slot) = key.and_then(|key| self.slot(&key).filter(|slot| slot.key == key)) {
-            ids.extend_from_slice(slot.ids.get(..slot.count as usize).unwrap_or_default());
+        if let Some(id) = tables.whole_word(text.as_bytes()) {
+            ids.push(id);
+            if let Some(slot) = key.and_then(|key| Slot::of(key, &[id])) {
+                keep(&mut self.slots, slot);
+            }
             return Ok(());
         }
         // Nor is memory taken for a word that is known to be too long: a symbol has at most four bytes.
@@ -89,39 +104,52 @@ impl WordEncoder {
         *symbols_left = symbols_left.checked_sub(self.merger.len()).ok_or(Stopped::Symbols)?;
         let encoded = self.merger.merge(tables);
         ids.extend_from_slice(encoded);
-        if let Some(key) = key
-            && let Some(slot) = slot_of(key, encoded)
-        {
-            self.keep(slot);
+        if let Some(slot) = key.and_then(|key| Slot::of(key, encoded)) {
+            keep(&mut self.slots, slot);
         }
         Ok(())
     }
 
-    fn slot(&self, key: &[u8; KEY_BYTES + 1]) -> Option<&Slot> {
-        self.slots.get(hash(key) as usize % SLOTS)
-    }
-
-    fn keep(&mut self, slot: Slot) {
-        self.slots.resize(SLOTS, Slot::default());
-        if let Some(kept) = self.slots.get_mut(hash(&slot.key) as usize % SLOTS) {
-            *kept = slot;
-        }
+    fn slot(&self, key: Key) -> Option<&Slot> {
+        self.slots.get(key.place())
     }
 }
 
-fn key(word: &[u8]) -> Option<[u8; KEY_BYTES + 1]> {
-    let mut key = [0; KEY_BYTES + 1];
-    key.get_mut(..word.len()).filter(|_| word.len() <= KEY_BYTES)?.copy_from_slice(word);
-    if let Some(length) = key.last_mut() {
-        *length = word.len() as u8;
+fn keep(slots: &mut Vec<Slot>, slot: Slot) {
+    if slots.is_empty() {
+        slots.resize(SLOTS, Slot::default());
     }
-    Some(key)
+    if let Some(kept) = slots.get_mut(slot.key.place()) {
+        *kept = slot;
+    }
 }
 
-fn slot_of(key: [u8; KEY_BYTES + 1], encoded: &[u32]) -> Option<Slot> {
-    let mut slot = Slot { key, count: encoded.len() as u32, ids: [0; VALUE_IDS] };
-    slot.ids.get_mut(..encoded.len())?.copy_from_slice(encoded);
-    Some(slot)
+// === impl Slot ===
+
+impl Slot {
+    fn of(key: Key, encoded: &[u32]) -> Option<Slot> {
+        let mut ids = [0; VALUE_IDS];
+        ids.get_mut(..encoded.len())?.copy_from_slice(encoded);
+        Some(Slot { key, count: encoded.len() as u8, ids })
+    }
+}
+
+// === impl Key ===
+
+impl Key {
+    fn of(word: &[u8]) -> Option<Key> {
+        let length = u8::try_from(word.len()).ok().filter(|_| word.len() <= KEY_BYTES)?;
+        let (first, last) = match (word.first_chunk(), word.last_chunk(), word.first_chunk(), word.last_chunk()) {
+            (Some(first), Some(last), ..) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+            (_, _, Some(first), Some(last)) => (u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into()),
+            _ => (word.iter().fold(0, |bytes, byte| (bytes << 8) | u64::from(*byte)), 0),
+        };
+        Some(Key { first, last, length })
+    }
+
+    fn place(self) -> usize {
+        hash_of_ends(self.first, self.last, self.length) as usize % SLOTS
+    }
 }
 
 // === impl Characters ===

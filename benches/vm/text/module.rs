@@ -90,7 +90,9 @@ export! {
     chain -> u32;
     /// The buffer as a plain text, to token ids; their number.
     encode -> u32;
-    /// The XXH3-64 of the last ids.
+    /// The same within the limits that a VM has by default.
+    bounded -> u32;
+    /// The XXH3-64 of the last ids, inverted if they are not all.
     ids_hash -> u64;
     /// Reading the buffer as a request's body, without what a tokenizer does.
     scan -> u32;

@@ -98,8 +98,43 @@ mod make {
         let ids = path.encode(text.as_bytes());
         runs.push(json!({"name": "chinese", "text": write(out, "chinese.txt", text.as_bytes()), "bytes": text.len(),
             "text_bytes": text.len(), "ids": ids, "hash": path.ids_hash(&[]).to_string()}));
-        json!({"name": name, "tokenizer": file, "package": package_file, "runs": runs, "length": version.length,
+        assert_eq!(path.bounded(text.as_bytes()), ids, "the limits cut Chinese");
+        let hostile: Vec<Value> = hostile()
+            .iter()
+            .map(|(what, text)| {
+                path.forget(&[]);
+                let ids = path.bounded(text.as_bytes());
+                json!({"name": what, "text": write(out, &format!("{what}.txt"), text.as_bytes()), "ids": ids,
+                    "hash": path.ids_hash(&[]).to_string()})
+            })
+            .collect();
+        json!({"name": name, "tokenizer": file, "hostile": hostile, "package": package_file, "runs": runs, "length": version.length,
             "upper": ((version.digest.0 >> 64) as u64).to_string(), "lower": (version.digest.0 as u64).to_string()})
+    }
+
+    /// Texts of a megabyte that have few words or none.
+    fn hostile() -> [(&'static str, String); 8] {
+        const BYTES: usize = 1 << 20;
+        let mut state = 7_u64;
+        let mut random = move |count: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 33) % count) as u32
+        };
+        let mut of = |bytes: usize, first: char, count: u64| -> String {
+            (0..BYTES / bytes).filter_map(|_| char::from_u32(u32::from(first) + random(count))).collect()
+        };
+        let [letters, digits, common, rare] =
+            [of(1, 'a', 26), of(1, '0', 10), of(3, '\u{4e00}', 0x51a6), of(4, '\u{20000}', 0xa6d0)];
+        [
+            ("spaces", " ".repeat(BYTES)),
+            ("newlines", "\n".repeat(BYTES)),
+            ("one_letter", "a".repeat(BYTES)),
+            ("emoji", "\u{1f600}".repeat(BYTES / 4)),
+            ("letters", letters),
+            ("digits", digits),
+            ("random_chinese", common),
+            ("rare_chinese", rare),
+        ]
     }
 
     fn write(folder: &FilePath, name: &str, bytes: &[u8]) -> PathBuf {

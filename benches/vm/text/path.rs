@@ -79,10 +79,18 @@ impl Path {
         count
     }
 
+    pub fn bounded(&mut self, text: &[u8]) -> u32 {
+        let text = std::str::from_utf8(text).unwrap().to_owned();
+        let ids = self.model.tokenize("m", &TextPrompt::Plain { text, add_special_tokens: false }).unwrap_or_default();
+        let count = ids.ids.len() as u32;
+        *self.model.last.borrow_mut() = ids;
+        count
+    }
+
     pub fn ids_hash(&mut self, _: &[u8]) -> u64 {
         let last = self.model.last.borrow();
         let bytes: Vec<u8> = last.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-        if last.complete { xxh3_64(&bytes) } else { 0 }
+        if last.complete { xxh3_64(&bytes) } else { !xxh3_64(&bytes) }
     }
 
     pub fn scan(&mut self, body: &[u8]) -> u32 {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::super::format::{MAX_IDS, MAX_PROBES, MAX_RANKS, NO_ID, Parameters, PreTokenizer, Section, Words};
 use super::super::tables::{
-    ATOM, EMPTY_MERGE, EMPTY_TOKEN, Tables, WHOLE_WORD, id_in, merge_entry, merge_slot, token_entry, token_slot,
+    ATOM, EMPTY_MERGE, EMPTY_TOKEN, Tables, WHOLE_WORD, id_in, merge_entry, merge_home, token_entry, token_slot,
 };
 use super::super::words::{Symbols, WordEncoder};
 use super::atoms::atoms;
@@ -137,8 +137,7 @@ impl Model {
         let slots = slots(ranked.len(), MERGES_LOAD);
         self.merges = vec![EMPTY_MERGE.to_le_bytes(); slots];
         for ((left, right), rank) in ranked {
-            let entry = merge_entry(left, right, rank).to_le_bytes();
-            let probes = insert(&mut self.merges, merge_slot(left, right, slots), EMPTY_MERGE.to_le_bytes(), entry);
+            let probes = insert_ordered(&mut self.merges, merge_entry(left, right, rank));
             self.parameters.merge_probes = self.parameters.merge_probes.max(probes);
         }
         check_probes(self.parameters.merge_probes)
@@ -193,6 +192,28 @@ impl Model {
             }
         }
     }
+}
+
+/// Puts a merge into the table, where those that are met in a probe are in rising order, so that one that is not there is
+/// missed at the first greater one. The probes that the farthest of those moved takes.
+fn insert_ordered(table: &mut [[u8; 8]], entry: u64) -> u32 {
+    let slots = table.len();
+    let (mut entry, mut longest) = (entry, 0);
+    let mut at = merge_home(entry, slots);
+    while let Some(slot) = table.get_mut(at) {
+        let held = u64::from_le_bytes(*slot);
+        if held > entry {
+            *slot = entry.to_le_bytes();
+            let distance = (at + slots - merge_home(entry, slots)) % slots;
+            longest = longest.max(distance as u32 + 1);
+            if held == EMPTY_MERGE {
+                break;
+            }
+            entry = held;
+        }
+        at = (at + 1) % slots;
+    }
+    longest
 }
 
 fn check_options(bpe: &Bpe) -> Result<(), CompileError> {

@@ -176,6 +176,20 @@ fn tokenize_takes_a_text_standard_input_or_a_conversation() {
 }
 
 #[test]
+fn what_would_have_no_effect_is_a_bad_command_line() {
+    for more in [
+        &["--text", "x", "--api", "responses"][..],
+        &["--api", "responses"],
+        &["--text", "x", "--utc-offset-minutes", "1441"],
+        &["--text", "x", "--utc-offset-minutes", "-1441"],
+    ] {
+        let output = run(&[&["tokenize", MODEL][..], more].concat(), "");
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {}", stdout(&output));
+    }
+    assert!(run(&["tokenize", MODEL, "--text", "x", "--utc-offset-minutes", "-1440"], "").status.success());
+}
+
+#[test]
 fn an_engine_that_agrees_is_exit_code_0() {
     let recorded = answers();
     let count = recorded.len();

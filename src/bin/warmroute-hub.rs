@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 use warmroute::native::hub::models::ModelsDirectory;
 use warmroute::native::hub::policies::PolicyDirectory;
 use warmroute::native::hub::{Hub, HubConfig};
-use warmroute::native::tools::{self, Tool};
+use warmroute::native::tools::{self, Tool, say};
 
 /// The exit code for a configuration that is not valid.
 const BAD_CONFIG: u8 = 2;
@@ -42,8 +43,22 @@ struct Arguments {
     tool: Option<Tool>,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
+    let runtime = match Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            say(error);
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = runtime.block_on(told());
+    // A tokenizer that is being compiled does not hold up the end.
+    runtime.shutdown_background();
+    code
+}
+
+/// Does what the command line says.
+async fn told() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(tool) = arguments.tool {
         return tools::run(tool).await;
@@ -53,7 +68,7 @@ async fn main() -> ExitCode {
         Ok(config) => config,
         Err(problems) => {
             for problem in problems {
-                eprintln!("{}: {problem}", path.display());
+                say(format_args!("{}: {problem}", path.display()));
             }
             return ExitCode::from(BAD_CONFIG);
         }
@@ -63,11 +78,13 @@ async fn main() -> ExitCode {
     }
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    // Where nobody reads the log any more, the hub serves on.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).log_internal_errors(false);
+    log.with_writer(std::io::stderr).init();
     match run(config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            say(error);
             ExitCode::FAILURE
         }
     }
@@ -92,7 +109,7 @@ fn check(config: &HubConfig) -> ExitCode {
         notes.extend(reading.notes);
     }
     for line in problems.iter().chain(&notes) {
-        eprintln!("{line}");
+        say(line);
     }
     if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(BAD_CONFIG) }
 }

@@ -48,11 +48,16 @@ impl Models {
     }
 
     async fn hub(&self) -> Hub {
+        self.hub_that_polls(50).await
+    }
+
+    async fn hub_that_polls(&self, poll_ms: u64) -> Hub {
         let yaml = format!(
             "listen: {{grpc: '127.0.0.1:0', http: '127.0.0.1:0'}}\nheartbeat_ms: 200\nreports: {{}}\n\
              models: [{{model_id: m, block_size: 4}}, {{model_id: n, block_size: 4}}, {{model_id: none, block_size: 4}}]\n\
-             tokenizers: {{directory: '{}', poll_ms: 50, models: {{alias: m}}}}\n",
-            self.0.display()
+             tokenizers: {{directory: '{}', poll_ms: {poll_ms}, cache_directory: '{}', models: {{alias: m}}}}\n",
+            self.0.display(),
+            self.0.join("cache").display()
         );
         Hub::start(HubConfig::from_yaml(&yaml).unwrap()).await.unwrap()
     }
@@ -100,6 +105,22 @@ async fn a_model_is_announced_and_its_parts_are_the_package_that_was_announced()
     LoadedModel::load(package).unwrap();
     let (_, state) = get(&hub, "/state").await;
     assert!(state.contains(&format!("{:032x}", version.digest.0)), "{state}");
+    hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn no_state_is_told_as_complete_before_the_models_are_read() {
+    let models = Models::new("restarted");
+    // Of files that were written just now it takes two readings.
+    let hub = models.hub_that_polls(1_500).await;
+    let mut observer = Observer::subscribe(&hub, subscription(&[])).await;
+    assert_eq!(get(&hub, "/healthz").await.0, 200, "the rest is served");
+    observer.listen(Duration::from_millis(300)).await;
+    assert_eq!(observer.kinds, [""; 0]);
+    observer.until("the reset", |seen| seen.kinds.contains(&"reset_complete")).await;
+    assert_eq!(names(&observer), ["alias", "m", "n"]);
+    assert!(!observer.kinds.contains(&"delta"), "{:?}", observer.kinds);
+    assert!(std::fs::read_dir(models.0.join("cache")).unwrap().count() >= 2, "kept for the next start");
     hub.shutdown().await;
 }
 
@@ -213,6 +234,7 @@ async fn a_later_wish_takes_the_place_of_an_earlier_one_and_may_begin_anywhere()
 async fn texts_of_lookup_route_are_tokenized_with_the_models() {
     let models = Models::new("texts");
     let hub = models.hub().await;
+    complete(&hub, &[]).await;
     let mut client = InferenceCacheClient::connect(format!("http://{}", hub.grpc_address())).await.unwrap();
     let request = |model_id: &str| LookupRouteRequest {
         model_id: model_id.into(),

@@ -50,7 +50,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::publisher::{Publisher, PublisherLimits};
 use crate::routing::policy::Policies;
@@ -69,9 +69,9 @@ use subscriber::StreamLimits;
 
 /// How long tasks may take to end.
 const SHUTDOWN_LIMIT: Duration = Duration::from_millis(800);
-/// How long a start waits for the models' directories. Until they are read, filters hear that there are no models; they do
-/// hear that the hub lives, which counts for more.
-const MODELS_LIMIT: Duration = Duration::from_secs(3);
+/// How long after the start subscribers wait for a state with the models of their directories. What is told sooner without
+/// them would have filters drop those that they have, and what they know beside is fresh for about that long.
+const MODELS_LIMIT: Duration = Duration::from_secs(10);
 
 /// A running hub.
 pub struct Hub {
@@ -125,7 +125,7 @@ impl Hub {
 
         let replicas = follow_replicas(&config, &state, &metrics, &stop, &mut tasks);
         follow_policies(&config, &state, &metrics, &stop, &mut tasks).await;
-        follow_models(&config, &state, &metrics, &stop, &mut tasks).await;
+        follow_models(&config, &state, &metrics, &stop, &mut tasks);
         tasks.spawn(sweep::run(Arc::clone(&state), stop.clone()));
         let limits = StreamLimits { heartbeat: config.heartbeat, acknowledge_timeout: config.acknowledge_timeout };
         let service =
@@ -221,8 +221,8 @@ async fn follow_policies(
     tasks.spawn(follower.run(policies.poll, publish, stop.clone()));
 }
 
-/// Reads the models' directories, if there are any, and goes on to read them.
-async fn follow_models(
+/// Goes on to read the models' directories, if there are any.
+fn follow_models(
     config: &HubConfig,
     state: &Arc<HubState>,
     metrics: &Metrics,
@@ -232,12 +232,19 @@ async fn follow_models(
     let Some(tokenizers) = &config.tokenizers else { return };
     let follower = ModelsFollower::new(tokenizers.clone(), metrics.models());
     let (first, first_read) = oneshot::channel();
+    state.set_awaits_models(true);
     let publisher = Arc::clone(state);
     let publish = move |models: &shelf::TextModels| publisher.set_models(models);
     tasks.spawn(follower.run(tokenizers.poll, publish, first, stop.clone()));
-    if timeout(MODELS_LIMIT, first_read).await.is_err() {
-        info!("the models' tokenizers are still being compiled");
-    }
+    let state = Arc::clone(state);
+    let stop = stop.clone();
+    tasks.spawn(async move {
+        let read = stop.run_until_cancelled(timeout(MODELS_LIMIT, first_read)).await;
+        if matches!(read, Some(Err(_))) {
+            warn!("the models' tokenizers are still being compiled: filters are told that there are none");
+        }
+        state.set_awaits_models(false);
+    });
 }
 
 /// Starts the tasks of every replica.

@@ -5,13 +5,18 @@
 //! or at the one that the configuration names for it. Contents are compared, not times or names of files, so that the swap
 //! of symbolic links by which a ConfigMap is updated is seen like any other change.
 //!
+//! What a [`ModelsFollower`] finds changed counts once two readings found the same, so that of files that are being copied no
+//! half is used; at its start also what has not changed for as long.
+//!
 //! A directory that is wrong or cannot be read keeps the model that it had; one that is gone takes it along. Compiling
 //! takes seconds: whoever reads does so on a thread of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -23,12 +28,17 @@ use tracing::{error, info, warn};
 
 use super::config::TokenizersConfig;
 use super::shelf::TextModels;
-use crate::native::models::{FilesDigest, InvalidModelFiles, ModelFiles, ModelOptions, VerifiedModel, verified};
+use crate::native::models::{
+    ArtifactCache, FilesDigest, InvalidModelFiles, ModelFiles, ModelOptions, VerifiedModel, verified_from,
+};
 
 /// The directories, and what was last known good of each.
 #[derive(Debug)]
 pub struct ModelsDirectory {
     config: TokenizersConfig,
+    cache: Option<ArtifactCache>,
+    /// How long contents must have been the same before they count; `None` if they do at once.
+    settle: Option<Duration>,
     known: BTreeMap<Place, Known>,
 }
 
@@ -41,8 +51,10 @@ struct Place {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Of the contents that were read last.
+    /// Of the contents that were used last.
     digest: Option<FilesDigest>,
+    /// Of contents that were read once, and wait to be read again.
+    waiting: Option<FilesDigest>,
     model: Option<Arc<VerifiedModel>>,
     problem: Option<String>,
 }
@@ -80,7 +92,13 @@ pub struct ModelMetrics {
 impl ModelsDirectory {
     /// The directories of `config`, not read yet.
     pub fn new(config: TokenizersConfig) -> ModelsDirectory {
-        ModelsDirectory { config, known: BTreeMap::new() }
+        let cache = config.cache_directory.clone().map(ArtifactCache::new);
+        ModelsDirectory { config, cache, settle: None, known: BTreeMap::new() }
+    }
+
+    /// Whether all that was read counts.
+    fn is_settled(&self) -> bool {
+        self.known.values().all(|known| known.waiting.is_none())
     }
 
     /// Reads the directories. If that of all of them cannot be read, every model is kept.
@@ -99,7 +117,11 @@ impl ModelsDirectory {
                 if is_gone(&path) {
                     self.known.remove(&place);
                 } else {
-                    self.known.entry(place).or_default().update(ModelFiles::read(&path), options);
+                    let is_new = !self.known.contains_key(&place);
+                    // Before the contents are read: what changes while they are is seen as young next time.
+                    let counts = self.settle.is_none_or(|settle| is_new && is_unchanged_for(&path, settle));
+                    let known = self.known.entry(place).or_default();
+                    known.update(ModelFiles::read(&path), options, counts, self.cache.as_ref());
                 }
             }
         }
@@ -109,6 +131,9 @@ impl ModelsDirectory {
 
     fn collect(&self, reading: &mut ModelsReading) {
         let directory = self.config.directory.display();
+        reading.notes.extend(self.config.unplaced.iter().map(|model_id| {
+            format!("{model_id} has no directory: name one in tokenizers.models, or its texts get no hint")
+        }));
         for (model_id, subdirectory) in &self.config.models {
             let Some(known) = self.known.get(&self.place(model_id, subdirectory)) else {
                 let line = format!("{model_id}: {directory}/{subdirectory} is not there, so its texts get no hint");
@@ -120,6 +145,9 @@ impl ModelsDirectory {
             }
             if let Some(model) = &known.model {
                 reading.notes.extend(model.warnings.iter().map(|warning| format!("{model_id}: {warning}")));
+                if !model.has_chat_template && !model.leaves_out_chat_template {
+                    reading.notes.push(format!("{model_id}: there is no chat template, so conversations get no hint"));
+                }
                 reading.models.insert(model_id.clone(), Arc::clone(model));
             }
         }
@@ -132,15 +160,40 @@ impl ModelsDirectory {
 }
 
 /// Whether a path leads nowhere. What cannot be looked at may be there.
-fn is_gone(path: &std::path::Path) -> bool {
+fn is_gone(path: &Path) -> bool {
     let kind = std::fs::metadata(path).err().map(|error| error.kind());
     matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
+}
+
+/// Whether nothing in a directory was written, renamed or replaced for so long. What a copy does to times shows in this
+/// one too: nobody can set it.
+fn is_unchanged_for(path: &Path, settle: Duration) -> bool {
+    let now = SystemTime::now();
+    let is_old = |path: &Path| {
+        let metadata = std::fs::metadata(path).ok()?;
+        let since_1970 =
+            Duration::new(u64::try_from(metadata.ctime()).ok()?, u32::try_from(metadata.ctime_nsec()).ok()?);
+        let age = now.duration_since(SystemTime::UNIX_EPOCH.checked_add(since_1970)?).ok()?;
+        Some(age > settle)
+    };
+    let entries =
+        std::fs::read_dir(path).map(|entries| entries.flatten().map(|entry| entry.path()).collect::<Vec<_>>());
+    let Ok(entries) = entries else { return false };
+    is_old(path) == Some(true) && entries.iter().all(|entry| is_old(entry) == Some(true))
 }
 
 // === impl Known ===
 
 impl Known {
-    fn update(&mut self, files: Result<ModelFiles, InvalidModelFiles>, options: ModelOptions) {
+    /// Takes in what was read. Unless it `counts` at once, it does when it is read again.
+    fn update(
+        &mut self,
+        files: Result<ModelFiles, InvalidModelFiles>,
+        options: ModelOptions,
+        counts: bool,
+        cache: Option<&ArtifactCache>,
+    ) {
+        let waiting = self.waiting.take();
         let files = match files {
             Ok(files) => files,
             Err(error) => {
@@ -153,8 +206,12 @@ impl Known {
         if self.digest == digest {
             return;
         }
+        if !counts && waiting != digest {
+            self.waiting = digest;
+            return;
+        }
         self.digest = digest;
-        match verified(&files, options) {
+        match verified_from(&files, options, cache) {
             Ok(model) => (self.model, self.problem) = (Some(Arc::new(model)), None),
             Err(error) => self.problem = Some(error.to_string()),
         }
@@ -166,7 +223,8 @@ impl Known {
 impl ModelsFollower {
     /// Follows the directories of `config`, which are not read yet.
     pub fn new(config: TokenizersConfig, metrics: ModelMetrics) -> ModelsFollower {
-        let directory = ModelsDirectory::new(config);
+        let settle = Some(config.poll);
+        let directory = ModelsDirectory { settle, ..ModelsDirectory::new(config) };
         ModelsFollower { directory, metrics, models: TextModels::new(), reported: BTreeSet::new() }
     }
 
@@ -191,8 +249,8 @@ impl ModelsFollower {
         Some(&self.models)
     }
 
-    /// Polls at once and then every `every` until `stop`, calls back on each change, and says when it has polled for the
-    /// first time. A poll that takes long holds up no other task.
+    /// Polls at once and then every `every` until `stop`, calls back on each change, and says when for the first time
+    /// all that is there counts. A poll that takes long holds up no other task.
     pub async fn run(
         mut self,
         every: Duration,
@@ -212,7 +270,9 @@ impl ModelsFollower {
             if changed {
                 on_change(&self.models);
             }
-            if let Some(first) = first.take() {
+            if self.directory.is_settled()
+                && let Some(first) = first.take()
+            {
                 let _ = first.send(());
             }
             if stop.run_until_cancelled(tokio::time::sleep(every)).await.is_none() {

@@ -24,6 +24,8 @@ pub struct HubState {
     epoch: u64,
     inner: RwLock<Inner>,
     models: ModelShelf,
+    /// Whether the models that there are were not all read yet.
+    awaits_models: watch::Sender<bool>,
     sequence: watch::Sender<u64>,
 }
 
@@ -51,7 +53,13 @@ impl HubState {
     /// A state in which nothing of `followed` is known. `epoch` must not be 0 and not repeat.
     pub fn new(epoch: u64, publisher: Publisher, followed: Followed, resume_buffer_bytes: usize) -> HubState {
         let inner = Inner { ring: Ring::new(resume_buffer_bytes), publisher, followed };
-        HubState { epoch, inner: RwLock::new(inner), models: ModelShelf::default(), sequence: watch::Sender::new(0) }
+        HubState {
+            epoch,
+            inner: RwLock::new(inner),
+            models: ModelShelf::default(),
+            awaits_models: watch::Sender::new(false),
+            sequence: watch::Sender::new(0),
+        }
     }
 
     /// The lifetime of this history.
@@ -69,6 +77,17 @@ impl HubState {
         self.models.replace(models.clone());
         let versions = models.iter().map(|(model_id, model)| (model_id.clone(), model.version)).collect();
         self.change(|publisher| publisher.set_models(&versions));
+    }
+
+    /// Says whether the models are still to be read: until they are, no full state is.
+    pub fn set_awaits_models(&self, awaits: bool) {
+        self.awaits_models.send_replace(awaits);
+    }
+
+    /// Waits until the models are read.
+    pub async fn models_read(&self) {
+        // The sender is here: that it is gone cannot be.
+        let _ = self.awaits_models.subscribe().wait_for(|awaits| !awaits).await;
     }
 
     /// Follows the latest sequence.

@@ -31,8 +31,10 @@ pub(super) fn check(
     warnings: &mut Vec<String>,
 ) -> Result<(), InvalidModelFiles> {
     let config: Config = match files.tokenizer_config.as_deref() {
-        Some(json) => serde_json::from_slice(json)
-            .map_err(|error| InvalidModelFiles::new(TOKENIZER_CONFIG, format!("added_tokens_decoder: {error}")))?,
+        Some(json) => serde_json::from_slice(json).map_err(|error| {
+            let reason = if error.is_data() { error.to_string() } else { format!("not JSON: {error}") };
+            InvalidModelFiles::new(TOKENIZER_CONFIG, reason)
+        })?,
         None => Config::default(),
     };
     agree(source, &config)?;

@@ -14,6 +14,7 @@
 //! Compiling takes seconds and some hundred megabytes for the largest vocabularies: it is for a thread of its own.
 
 mod accord;
+mod cache;
 mod files;
 mod source;
 mod templates;
@@ -23,6 +24,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use cache::ArtifactCache;
 pub use files::{FilesDigest, ModelFiles};
 pub use source::{Outline, Pieces};
 
@@ -50,6 +52,8 @@ pub struct VerifiedModel {
     pub outline: Outline,
     /// Whether there is a chat template.
     pub has_chat_template: bool,
+    /// Whether the directory has a chat template that was left out, see [`untemplated`].
+    pub leaves_out_chat_template: bool,
     /// What an operator should know, a line each.
     pub warnings: Vec<String>,
 }
@@ -76,12 +80,27 @@ pub fn read(directory: &Path, options: ModelOptions) -> Result<VerifiedModel, In
 /// # Errors
 /// When one of them is not used.
 pub fn verified(files: &ModelFiles, options: ModelOptions) -> Result<VerifiedModel, InvalidModelFiles> {
+    verified_from(files, options, None)
+}
+
+/// The same, with artifacts that were compiled before, where there are any.
+///
+/// # Errors
+/// When one of the files is not used.
+pub fn verified_from(
+    files: &ModelFiles,
+    options: ModelOptions,
+    cache: Option<&ArtifactCache>,
+) -> Result<VerifiedModel, InvalidModelFiles> {
     let source = TokenizerSource::parse(&files.tokenizer)?;
-    let artifact = compile(&files.tokenizer).map_err(|error| InvalidModelFiles::of(files::TOKENIZER, &error))?;
+    let json = &files.tokenizer;
+    let artifact = cache.map_or_else(|| compile(json), |cache| cache.artifact(json));
+    let artifact = artifact.map_err(|error| InvalidModelFiles::of(files::TOKENIZER, &error))?;
     let mut warnings = Vec::new();
     accord::check(&source, files, &artifact, &mut warnings)?;
     let package = package(files, &source, artifact, options, &mut warnings)?;
     let has_chat_template = package.chat_template.is_some();
+    let leaves_out_chat_template = !has_chat_template && templates::read(files)?.template.is_some();
     let bytes = package.encode().map_err(|error| InvalidModelFiles::of("", &error))?;
     let version = Package::version(&bytes).map_err(|error| InvalidModelFiles::of("", &error))?;
     let again = Package::decode(bytes.clone()).map_err(|error| InvalidModelFiles::of("", &error))?;
@@ -90,7 +109,15 @@ pub fn verified(files: &ModelFiles, options: ModelOptions) -> Result<VerifiedMod
     }
     let model = LoadedModel::load(again).map_err(|error| InvalidModelFiles::of("", &error))?;
     let outline = source.outline();
-    Ok(VerifiedModel { bytes: bytes.into(), version, model, outline, has_chat_template, warnings })
+    Ok(VerifiedModel {
+        bytes: bytes.into(),
+        version,
+        model,
+        outline,
+        has_chat_template,
+        leaves_out_chat_template,
+        warnings,
+    })
 }
 
 fn package(
@@ -101,7 +128,7 @@ fn package(
     warnings: &mut Vec<String>,
 ) -> Result<Package, InvalidModelFiles> {
     let mut templates = templates::read(files)?;
-    if let Some(reason) = untemplated::reason(files, source)
+    if let Some(reason) = untemplated::reason(files, source)?
         && templates.template.is_some()
         && !options.force_chat_template
     {

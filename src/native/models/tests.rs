@@ -119,7 +119,10 @@ fn what_is_wrong_is_said_by_file_and_field() {
     for (name, text, expected) in [
         ("tokenizer.json", "[", "tokenizer.json: not JSON"),
         ("tokenizer.json", r#"{"model": {"type": "Unigram", "vocab": []}}"#, "tokenizer.json: model.type is Unigram"),
+        ("tokenizer_config.json", r#"{"a": "#, "tokenizer_config.json: not JSON"),
         ("tokenizer_config.json", "[]", "tokenizer_config.json: "),
+        ("config.json", "{", "config.json: not JSON"),
+        ("config.json", r#"{"model_type": 1}"#, "config.json: model_type: "),
         ("tokenizer_config.json", r#"{"bos_token": 1}"#, "tokenizer_config.json: bos_token must be"),
         ("special_tokens_map.json", r#"{"eos_token": 1}"#, "special_tokens_map.json: eos_token must be"),
         ("chat_template.jinja", "{% if %}", "chat_template.jinja: chat template: syntax error"),

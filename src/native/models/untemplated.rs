@@ -6,7 +6,8 @@
 
 use serde::Deserialize;
 
-use super::files::ModelFiles;
+use super::InvalidModelFiles;
+use super::files::{CONFIG, ModelFiles};
 use super::source::TokenizerSource;
 
 /// Tokens that only Harmony's vocabulary has.
@@ -18,17 +19,21 @@ struct Config {
 }
 
 /// Why engines do not render this model's conversations with its template; none if they do.
-pub(super) fn reason(files: &ModelFiles, source: &TokenizerSource) -> Option<String> {
-    let config: Config = files.config.as_deref().and_then(|json| serde_json::from_slice(json).ok()).unwrap_or_default();
+pub(super) fn reason(files: &ModelFiles, source: &TokenizerSource) -> Result<Option<String>, InvalidModelFiles> {
+    let config: Option<Config> = files.config.as_deref().map(serde_json::from_slice).transpose().map_err(|error| {
+        let reason = if error.is_data() { format!("model_type: {error}") } else { format!("not JSON: {error}") };
+        InvalidModelFiles::new(CONFIG, reason)
+    })?;
+    let config = config.unwrap_or_default();
     let has_token = |wanted: &&str| source.added_tokens.iter().any(|token| token.content == *wanted);
     let how = match config.model_type.as_deref() {
         Some("gpt_oss") => "with Harmony",
         Some("deepseek_v32" | "deepseek_v4" | "kimi_k3") => "with code of their own",
         _ if HARMONY_TOKENS.iter().all(has_token) => "with Harmony",
         _ if files.has_tekken => "with Mistral's own tokenizer (tekken.json)",
-        _ => return None,
+        _ => return Ok(None),
     };
     let model_type =
         config.model_type.map_or_else(|| "this model".to_owned(), |model_type| format!("model_type {model_type}"));
-    Some(format!("{model_type}: engines render its conversations {how}, not with a chat template"))
+    Ok(Some(format!("{model_type}: engines render its conversations {how}, not with a chat template")))
 }

@@ -21,6 +21,9 @@ use opened::Opened;
 /// The exit code for what cannot be used.
 const REFUSED: u8 = 2;
 
+/// A day, in minutes: no clock is further from UTC.
+const DAY_MINUTES: i64 = 1_440;
+
 /// The tools.
 #[derive(Debug, Subcommand)]
 pub enum Tool {
@@ -83,13 +86,18 @@ pub async fn run(tool: Tool) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{failure}");
+            say(&failure);
             match failure {
                 Failure::Refused(_) => ExitCode::from(REFUSED),
                 Failure::Disagrees(_) => ExitCode::FAILURE,
             }
         }
     }
+}
+
+/// Says a line on standard error. Where nobody listens any more, that is no failure.
+pub fn say(line: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn compile(arguments: &CompileArguments, out: &mut dyn Write) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! A model's directory, ready to be tried.
 
-use super::{Failure, ModelArguments};
+use super::{Failure, ModelArguments, say};
 use crate::model::{Package, TextLimits};
 use crate::native::models::{ModelFiles, ModelOptions, Pieces, VerifiedModel, verified};
 use crate::request::{ChatApi, MAX_TOKENS, TextPrompt, TokenizeError, Tokenized};
@@ -32,7 +32,7 @@ impl Opened {
         let options = ModelOptions { force_chat_template: arguments.force_chat_template };
         let model = verified(&files, options).map_err(|error| refused(error.to_string()))?;
         for warning in &model.warnings {
-            eprintln!("{}: {warning}", directory.display());
+            say(format_args!("{}: {warning}", directory.display()));
         }
         let pieces = Pieces::of(files.tokenizer()).map_err(|error| refused(error.to_string()))?;
         let package = Package::decode(model.bytes.to_vec()).map_err(|error| refused(error.to_string()))?;

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::opened::Opened;
-use super::{Failure, ModelArguments};
+use super::{DAY_MINUTES, Failure, ModelArguments};
 use crate::request::{ChatApi, TextPrompt, TokenizeError};
 
 /// The arguments of `tokenize`.
@@ -21,14 +21,15 @@ pub struct TokenizeArguments {
     /// A file with the body of a request that has a conversation; `-` is standard input
     #[arg(long, value_name = "FILE")]
     chat: Option<String>,
-    /// What the fields of the conversation mean
-    #[arg(long, value_enum, default_value_t = Api::ChatCompletions, requires = "chat")]
-    api: Api,
+    /// What the fields of the conversation mean; chat-completions unless said
+    #[arg(long, value_enum, requires = "chat", conflicts_with = "text")]
+    api: Option<Api>,
     /// Leave out the tokens that the tokenizer puts around a text
     #[arg(long)]
     no_special_tokens: bool,
     /// What the engine's time zone adds to UTC, for templates that write the date
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_name = "MINUTES")]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_name = "MINUTES",
+        value_parser = clap::value_parser!(i32).range(-DAY_MINUTES..=DAY_MINUTES))]
     utc_offset_minutes: i32,
     /// Write one JSON object
     #[arg(long)]
@@ -73,9 +74,9 @@ fn prompt(arguments: &TokenizeArguments, opened: &Opened) -> Result<(TextPrompt,
     if let Some(file) = &arguments.chat {
         let body = read(file)?;
         let api = match arguments.api {
-            Api::ChatCompletions => ChatApi::ChatCompletions,
-            Api::Responses => ChatApi::Responses,
-            Api::Messages => ChatApi::Messages,
+            None | Some(Api::ChatCompletions) => ChatApi::ChatCompletions,
+            Some(Api::Responses) => ChatApi::Responses,
+            Some(Api::Messages) => ChatApi::Messages,
         };
         let rendered = opened.render(api, &body).map_err(|reason| Failure::Refused(format!("{file}: {reason}")))?;
         return Ok((TextPrompt::Chat { api, body }, Some(rendered.text)));

@@ -24,7 +24,8 @@ pub struct VerifyArguments {
     #[command(flatten)]
     directory: ModelArguments,
     /// What the engine's time zone adds to UTC, for templates that write the date
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_name = "MINUTES")]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_name = "MINUTES",
+        value_parser = clap::value_parser!(i32).range(-super::DAY_MINUTES..=super::DAY_MINUTES))]
     utc_offset_minutes: i32,
 }
 

@@ -23,8 +23,12 @@ pub struct TokenizersConfig {
     pub directory: PathBuf,
     /// How often it is read.
     pub poll: Duration,
+    /// Where compiled tokenizers are kept for the next start, if anywhere.
+    pub cache_directory: Option<PathBuf>,
     /// The path below it of every model that the hub knows, by the model's id.
     pub models: BTreeMap<String, String>,
+    /// Models whose ids are no path below it, and for which none is named.
+    pub unplaced: BTreeSet<String>,
     /// Models whose chat template counts although engines do not usually render with it.
     pub force_chat_template: BTreeSet<String>,
     /// What the engines' time zone adds to UTC, in seconds.
@@ -37,6 +41,7 @@ pub struct TokenizersConfig {
 pub struct RawTokenizers {
     directory: PathBuf,
     poll_ms: Option<u64>,
+    cache_directory: Option<PathBuf>,
     #[serde(default)]
     models: BTreeMap<String, String>,
     #[serde(default)]
@@ -67,10 +72,16 @@ pub fn tokenizers<'a>(
         }
     }
     let mut models = raw.models;
-    for model_id in known {
+    let mut unplaced = BTreeSet::new();
+    for model_id in known.filter(|model_id| !model_id.is_empty()) {
         // An id that is no such path, as one that is a path of the engine's, has no directory unless one is named.
-        if !models.contains_key(model_id) && stays_below(model_id) {
+        if models.contains_key(model_id) {
+            continue;
+        }
+        if stays_below(model_id) {
             models.insert(model_id.to_owned(), model_id.to_owned());
+        } else {
+            unplaced.insert(model_id.to_owned());
         }
     }
     if models.len() > MAX_MODELS {
@@ -82,10 +93,19 @@ pub fn tokenizers<'a>(
     TokenizersConfig {
         directory: raw.directory,
         poll,
+        cache_directory: raw.cache_directory.or_else(default_cache),
         models,
+        unplaced,
         force_chat_template: raw.force_chat_template,
         utc_offset_seconds: raw.utc_offset_minutes.saturating_mul(60),
     }
+}
+
+/// `warmroute` below the user's directory of caches, if there is one.
+fn default_cache() -> Option<PathBuf> {
+    let path = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
+    caches.map(|caches| caches.join("warmroute"))
 }
 
 /// Whether a path leads below where it starts, as written.
@@ -113,6 +133,7 @@ mod tests {
         assert_eq!(models, [("a", "x/y"), ("alias", "b"), ("org/b", "org/b")]);
         assert_eq!((config.poll.as_millis(), config.utc_offset_seconds), (5_000, -5_400));
         assert!(config.force_chat_template.contains("a"));
+        assert_eq!(config.unplaced.iter().collect::<Vec<_>>(), ["../d", "/models/c", "e/../../f"]);
     }
 
     #[test]

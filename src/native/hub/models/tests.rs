@@ -30,7 +30,9 @@ impl Folder {
         let owned = |(id, path): &(&str, &str)| ((*id).to_owned(), (*path).to_owned());
         ModelsDirectory::new(TokenizersConfig {
             directory: self.0.clone(),
-            poll: Duration::from_secs(1),
+            poll: Duration::from_secs(60),
+            cache_directory: None,
+            unplaced: BTreeSet::new(),
             models: models.iter().map(owned).collect(),
             force_chat_template: forced.iter().map(|id| (*id).to_owned()).collect(),
             utc_offset_seconds: 0,
@@ -56,7 +58,10 @@ fn a_model_is_where_its_id_says_and_may_share_its_directory() {
     assert_eq!(ids(&reading), ["alias", "org/name"]);
     assert!(Arc::ptr_eq(&reading.models["alias"], &reading.models["org/name"]), "compiled once");
     assert_eq!(reading.problems, [""; 0]);
-    assert!(reading.notes[0].starts_with("c: ") && reading.notes[0].contains("is not there"), "{:?}", reading.notes);
+    let notes: Vec<&str> = reading.notes.iter().map(String::as_str).collect();
+    let [alias, gone, _] = notes[..] else { panic!("{notes:?}") };
+    assert_eq!(alias, "alias: there is no chat template, so conversations get no hint");
+    assert!(gone.starts_with("c: ") && gone.contains("is not there"), "{gone}");
 }
 
 #[test]
@@ -134,12 +139,52 @@ fn a_follower_says_what_changed_once_and_counts_it() {
     let mut follower = ModelsFollower::new(directory.config, metrics.clone());
     assert!(follower.poll().is_none(), "none before and none now");
     folder.write("m/tokenizer.json", TOKENIZER);
+    assert!(follower.poll().is_none() && !follower.directory.is_settled(), "it is to be read again");
     assert_eq!(follower.poll().map(BTreeMap::len), Some(1));
-    assert!(follower.poll().is_none());
+    assert!(follower.poll().is_none() && follower.directory.is_settled());
     folder.write("m/tokenizer.json", "{");
-    assert!(follower.poll().is_none());
+    for _ in 0..2 {
+        assert!(follower.poll().is_none());
+    }
     assert_eq!((metrics.models.get(), metrics.problems.get(), metrics.reloads.get()), (1, 1, 1));
     std::fs::remove_dir_all(folder.0.join("m")).unwrap();
     assert_eq!(follower.poll().map(BTreeMap::len), Some(0));
     assert_eq!((metrics.models.get(), metrics.problems.get(), metrics.reloads.get()), (0, 0, 2));
+}
+
+#[test]
+fn of_files_that_are_being_copied_no_half_is_used() {
+    let folder = Folder::new();
+    let directory = folder.directory(&[("m", "m")], &[]);
+    let mut follower = ModelsFollower::new(directory.config, ModelMetrics::default());
+    folder.write("m/tokenizer.json", TOKENIZER);
+    assert!(follower.poll().is_none());
+    folder.write("m/chat_template.jinja", "x");
+    assert!(follower.poll().is_none(), "it changed since");
+    assert!(follower.poll().unwrap()["m"].has_chat_template);
+    folder.write("m/chat_template.jinja", "y");
+    assert!(follower.poll().is_none());
+    folder.write("m/chat_template.jinja", "x");
+    assert!(follower.poll().is_none() && follower.directory.is_settled(), "back at what it was");
+}
+
+#[test]
+fn at_the_start_what_has_not_changed_for_a_poll_counts_at_once() {
+    let folder = Folder::new();
+    folder.write("m/tokenizer.json", TOKENIZER);
+    let ModelsDirectory { config, .. } = folder.directory(&[("m", "m")], &[]);
+    let poll = Duration::from_millis(50);
+    std::thread::sleep(4 * poll);
+    let config = TokenizersConfig { poll, ..config };
+    let mut follower = ModelsFollower::new(config, ModelMetrics::default());
+    assert_eq!(follower.poll().map(BTreeMap::len), Some(1));
+}
+
+#[test]
+fn a_model_without_a_place_is_noted() {
+    let folder = Folder::new();
+    let mut directory = folder.directory(&[], &[]);
+    directory.config.unplaced.insert("../../etc".to_owned());
+    let notes = directory.read().notes;
+    assert_eq!(notes, ["../../etc has no directory: name one in tokenizers.models, or its texts get no hint"]);
 }

@@ -5,6 +5,7 @@ use hyper::{Method, Request};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use warmroute::native::load::stack::eventually;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::pool::*;
@@ -67,6 +68,12 @@ async fn each_cause_is_named_and_the_request_passes_untouched() {
         ),
         ("short", post(), "/v1/completions", body(&tokens(1, 15)).into(), "short_prompt"),
     ];
+    // Before the hub is heard, that there is no tokenizer is not known.
+    let is_heard = eventually(SOON * 10, async || {
+        let text = json!({"model": MODEL_ID, "prompt": "hello"}).to_string();
+        decided(&send(&stack, post(), "/v1/completions", text).await).detail == "no_tokenizer"
+    });
+    assert!(is_heard.await, "{}", stack.envoy.log_tail());
     for (what, head, path, sent, detail) in cases {
         let method = head.method_ref().unwrap().to_string();
         let answer = send(&stack, head, path, sent.clone()).await;

@@ -9,7 +9,7 @@
 //! log and looking up.
 //!
 //! A response passes untouched. Where its request was decided by its prompt, what the engine says of the prompt is read as
-//! it passes, and [compared](compare) with what was decided.
+//! it passes, and compared (`compare.rs`) with what was decided.
 
 mod answer;
 mod compare;

@@ -30,7 +30,7 @@ pub struct StackOptions {
     pub envoy_arguments: Vec<String>,
     /// JSON merge patch for the plugin configuration.
     pub plugin: serde_json::Value,
-    /// Whether the hub is started; if not, [`Child::start`] does so later.
+    /// Whether the hub is started; if not, `Child::start` does so later.
     pub with_hub: bool,
     /// Whether the hub gives way to Envoy where both want a core.
     pub hub_yields: bool,

@@ -128,6 +128,12 @@ async fn many_requests_at_once_survive_a_dead_replica() {
     let prompt = tokens(1, 320);
     warm(&stack, 1, &prompt).await;
     assert_eq!(credited(&stack, &prompt, 320).await, "engine-1");
+    // A worker that none of the requests before came to has yet to read the log.
+    let all_know = eventually(SOON * 10, async || {
+        let requests = (0..32).map(|_| send(&stack, probe_head(&prompt), "/probe", ""));
+        futures::future::join_all(requests).await.iter().all(|answer| decided(answer).replica == "engine-1")
+    });
+    assert!(all_know.await, "{}", stack.envoy.log_tail());
     // The hub is paused, so that every request is sent to the dead one first.
     stack.hub.stop().unwrap();
     stack.engines[1].kill().await.unwrap();

@@ -13,7 +13,7 @@ use crate::index::log::Head;
 /// Everything is swept once in this time, about.
 pub const SWEEP_MS: u64 = 30_000;
 /// Runs, stretches and blocks dropped between two looks at the clock.
-const SWEEP_STEP: usize = 256;
+const SWEEP_STEP: usize = 32;
 
 /// Where the sweep should be.
 #[derive(Debug, Default)]

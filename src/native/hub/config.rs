@@ -2,23 +2,23 @@
 //!
 //! Every default is named here. A configuration is refused as a whole, with one line for each thing that is wrong.
 
+mod replicas;
 mod reports;
 mod tokenizers;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hyper::Uri;
 use serde::Deserialize;
 
-use super::problems::{Problems, http_url, is_host_and_port};
+use super::problems::Problems;
 use super::yaml;
 use crate::config::{Adapter, ranking_from_json};
-use crate::fingerprint::BlockSize;
 use crate::routing::policy::Ranking;
 
+pub use replicas::{EngineKind, ReplicaConfig};
 pub use reports::{ModelBlocks, ReportsConfig, filled};
 pub use tokenizers::TokenizersConfig;
 
@@ -59,9 +59,6 @@ pub mod defaults {
     /// `policies.poll_ms`.
     pub const POLICY_POLL_MS: u64 = 1_000;
 }
-
-/// The most replicas.
-const MAX_REPLICAS: usize = 4_096;
 
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,31 +106,6 @@ pub struct PoliciesConfig {
     pub poll: Duration,
 }
 
-/// One replica.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplicaConfig {
-    /// Its id.
-    pub id: String,
-    /// `host:port` as Envoy knows it.
-    pub address: String,
-    /// The engine's event publisher.
-    pub kv_events: String,
-    /// The engine's replay socket.
-    pub kv_replay: Option<String>,
-    /// The prefix of the topics to subscribe to; empty for all.
-    pub topic: String,
-    /// The URL of the engine's metrics.
-    pub metrics: Uri,
-    /// The model, as requests name it.
-    pub model: String,
-    /// The tenant.
-    pub tenant: String,
-    /// The tag that requests' keys must carry.
-    pub hash_scheme: String,
-    /// Tokens in a full block; `None` to learn it from the events.
-    pub block_size: Option<BlockSize>,
-}
-
 /// How engines' events are followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventsConfig {
@@ -173,7 +145,7 @@ struct RawConfig {
     #[serde(default)]
     listen: RawListen,
     #[serde(default)]
-    replicas: Vec<RawReplica>,
+    replicas: Vec<replicas::RawReplica>,
     scrape_interval_ms: Option<u64>,
     pressure_ceiling: Option<u64>,
     heartbeat_ms: Option<u64>,
@@ -203,22 +175,6 @@ struct RawPolicies {
 struct RawListen {
     grpc: Option<String>,
     http: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawReplica {
-    id: String,
-    address: String,
-    kv_events: String,
-    kv_replay: Option<String>,
-    #[serde(default)]
-    topic: String,
-    metrics: Option<String>,
-    model: String,
-    tenant: Option<String>,
-    hash_scheme: Option<String>,
-    block_size: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -290,7 +246,7 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
     let policies = raw.policies.map(|raw| policies(raw, problems));
     let routing = raw.routing.map(|raw| routing(raw, problems)).unwrap_or_default();
     let least = usize::from(raw.reports.is_none());
-    let replicas = replicas(raw.replicas, least, problems);
+    let replicas = replicas::replicas(raw.replicas, least, problems);
     let reports = reports::reports(raw.reports.unwrap_or_default(), problems);
     let (models, adapters) = reports::models(raw.models, problems);
     let tokenizers = raw.tokenizers.map(|raw| {
@@ -361,63 +317,6 @@ fn events(raw: &RawEvents, problems: &mut Problems) -> EventsConfig {
 fn reassert(raw: &RawReassert, problems: &mut Problems) -> ReassertConfig {
     let every = problems.millis("reassert.every_ms", raw.every_ms, defaults::REASSERT_EVERY_MS, 100, 600_000);
     ReassertConfig { enabled: raw.enabled.unwrap_or(true), every }
-}
-
-/// A hub that names what others may report can do with no replica of its own.
-fn replicas(raw: Vec<RawReplica>, least: usize, problems: &mut Problems) -> Vec<ReplicaConfig> {
-    if raw.len() < least || raw.len() > MAX_REPLICAS {
-        let allowed = format!("1 to {MAX_REPLICAS}, or none with a `reports` section");
-        problems.add("replicas", format!("{} entries", raw.len()), &allowed);
-    }
-    let mut ids = HashSet::new();
-    let mut replicas = Vec::with_capacity(raw.len());
-    for (at, raw) in raw.into_iter().enumerate() {
-        if !ids.insert(raw.id.clone()) {
-            problems.add(&format!("replicas[{at}].id"), &raw.id, "an id that no other replica has");
-        }
-        replicas.push(replica(at, raw, problems));
-    }
-    replicas
-}
-
-fn replica(at: usize, raw: RawReplica, problems: &mut Problems) -> ReplicaConfig {
-    let field = |name: &str| format!("replicas[{at}].{name}");
-    let metrics = raw.metrics.unwrap_or_else(|| format!("http://{}/metrics", raw.address));
-    let tenant = raw.tenant.unwrap_or_else(|| defaults::TENANT.to_owned());
-    let hash_scheme = raw.hash_scheme.unwrap_or_else(|| defaults::HASH_SCHEME.to_owned());
-    for (name, value) in [("id", &raw.id), ("model", &raw.model), ("tenant", &tenant), ("hash_scheme", &hash_scheme)] {
-        problems.name(&field(name), value);
-    }
-    if !is_host_and_port(&raw.address) {
-        problems.add(&field("address"), &raw.address, "host:port with a port of 1 to 65535, IPv6 in brackets");
-    }
-    problems.endpoint(&field("kv_events"), &raw.kv_events);
-    if let Some(endpoint) = &raw.kv_replay {
-        problems.endpoint(&field("kv_replay"), endpoint);
-    }
-    let metrics = http_url(&metrics).unwrap_or_else(|| {
-        problems.add(&field("metrics"), &metrics, "an http:// URL");
-        Uri::default()
-    });
-    let block_size = raw.block_size.and_then(|tokens| match BlockSize::try_new(tokens) {
-        Ok(block_size) => Some(block_size),
-        Err(_) => {
-            problems.add(&field("block_size"), tokens, &format!("1 to {} tokens", BlockSize::MAX));
-            None
-        }
-    });
-    ReplicaConfig {
-        id: raw.id,
-        address: raw.address,
-        kv_events: raw.kv_events,
-        kv_replay: raw.kv_replay,
-        topic: raw.topic,
-        metrics,
-        model: raw.model,
-        tenant,
-        hash_scheme,
-        block_size,
-    }
 }
 
 impl std::fmt::Display for InvalidConfig {

@@ -3,6 +3,8 @@
 //! In: announcements, engine events and loads, replica by replica. Out: what a [`Publisher`] is to be told, under the
 //! numbers that it gives. No I/O, no clock.
 
+use std::collections::BTreeMap;
+
 use super::config::ReplicaConfig;
 use super::replica_cache::{Chained, Change, HeldBlock, ReplicaCache, Tally};
 use super::snapshot::{MAX_BLOCKS, ReplicaSnapshot, in_runs};
@@ -16,13 +18,15 @@ use crate::publisher::Publisher;
 /// An unchanged load is reported again after this long, in ms.
 pub const STATS_REPEAT_MS: u64 = 5_000;
 
-/// A replica, by its place in the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A replica that is followed, by a number that no other one gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaIndex(pub usize);
 
 /// One followed replica as operators see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaView {
+    /// Its number here.
+    pub index: ReplicaIndex,
     /// Its id.
     pub id: String,
     /// Where Envoy reaches it; `None` until its name was resolved.
@@ -35,9 +39,12 @@ pub struct ReplicaView {
     pub stats: Option<ReplicaStats>,
 }
 
-/// Every replica, in the order of the configuration.
-#[derive(Debug)]
-pub struct Followed(Vec<Replica>);
+/// Every replica that is followed, in the order in which that began.
+#[derive(Debug, Default)]
+pub struct Followed {
+    replicas: BTreeMap<ReplicaIndex, Replica>,
+    next: usize,
+}
 
 #[derive(Debug)]
 struct Replica {
@@ -61,15 +68,35 @@ struct Announced {
 // === impl Followed ===
 
 impl Followed {
-    /// These replicas, of which nothing is known.
-    pub fn new(replicas: &[ReplicaConfig]) -> Followed {
-        Followed(replicas.iter().map(Replica::new).collect())
+    /// Follows a replica, of which nothing is known yet.
+    pub fn follow(&mut self, config: &ReplicaConfig) -> ReplicaIndex {
+        let index = ReplicaIndex(self.next);
+        self.next += 1;
+        self.replicas.insert(index, Replica::new(config));
+        index
+    }
+
+    /// `replica` is gone and not followed any more.
+    pub fn unfollow(&mut self, replica: ReplicaIndex, publisher: &mut Publisher) -> Option<()> {
+        self.gone(replica, publisher);
+        self.replicas.remove(&replica).map(|_| ())
+    }
+
+    /// `replica` is not there any more: filters forget it. It can be announced again, as a new generation. None if it was
+    /// not there.
+    pub fn gone(&mut self, replica: ReplicaIndex, publisher: &mut Publisher) -> Option<()> {
+        let state = self.replicas.get_mut(&replica)?;
+        let announced = state.announced.take()?;
+        publisher.publish(Observation::ReplicaGone { replica: announced.slot });
+        state.stats = None;
+        state.cache.clear(&mut Vec::new(), &mut Tally::default());
+        Some(())
     }
 
     /// `replica` is reached at `address` from now on. True if that is a new address: it makes a new generation, which
     /// holds nothing yet.
     pub fn announce(&mut self, replica: ReplicaIndex, address: &str, publisher: &mut Publisher) -> Option<bool> {
-        let state = self.0.get_mut(replica.0)?;
+        let state = self.replicas.get_mut(&replica)?;
         if state.announced.as_ref().is_some_and(|announced| announced.address == address) {
             return Some(false);
         }
@@ -84,7 +111,7 @@ impl Followed {
 
     /// All that `replica` holds has been applied, or can no longer be learned.
     pub fn complete(&mut self, replica: ReplicaIndex, publisher: &mut Publisher) -> Option<()> {
-        let announced = self.0.get_mut(replica.0)?.announced.as_mut()?;
+        let announced = self.replicas.get_mut(&replica)?.announced.as_mut()?;
         if !std::mem::replace(&mut announced.complete, true) {
             publisher.publish(Observation::ReplicaComplete { replica: announced.slot });
         }
@@ -99,7 +126,7 @@ impl Followed {
         now_ms: u64,
         publisher: &mut Publisher,
     ) -> Option<Tally> {
-        let state = self.0.get_mut(replica.0)?;
+        let state = self.replicas.get_mut(&replica)?;
         let slot = state.announced.as_ref()?.slot;
         let mut tally = Tally::default();
         let mut changes = Vec::new();
@@ -117,7 +144,7 @@ impl Followed {
     /// `replica` still holds all that it was reported to hold, as was known at `at_ms`, Unix time in ms. What has become too
     /// old meanwhile is published again.
     pub fn reassert(&mut self, replica: ReplicaIndex, at_ms: u64, publisher: &mut Publisher) -> Option<()> {
-        let state = self.0.get_mut(replica.0)?;
+        let state = self.replicas.get_mut(&replica)?;
         let announced = state.announced.as_mut()?;
         let slot = announced.slot;
         announced.reasserted_ms = announced.reasserted_ms.max(Some(at_ms));
@@ -137,7 +164,7 @@ impl Followed {
 
     /// The load of `replica`; published if it differs from the last one or that is [`STATS_REPEAT_MS`] old.
     pub fn stats(&mut self, replica: ReplicaIndex, stats: ReplicaStats, publisher: &mut Publisher) -> Option<()> {
-        let state = self.0.get_mut(replica.0)?;
+        let state = self.replicas.get_mut(&replica)?;
         let slot = state.announced.as_ref()?.slot;
         let is_news = state.stats.is_none_or(|last| {
             (last.pressure, last.hit_rate) != (stats.pressure, stats.hit_rate)
@@ -152,22 +179,22 @@ impl Followed {
 
     /// Every replica that was announced, with what it holds.
     pub fn snapshots(&self) -> Vec<ReplicaSnapshot> {
-        self.0.iter().filter_map(Replica::snapshot).collect()
+        self.replicas.values().filter_map(Replica::snapshot).collect()
     }
 
-    /// Every replica, in the order of the configuration.
+    /// Every replica, in the order in which they came.
     pub fn view(&self) -> Vec<ReplicaView> {
-        self.0.iter().map(Replica::view).collect()
+        self.replicas.iter().map(|(index, replica)| replica.view(*index)).collect()
     }
 
     /// Whether of every replica is known all that can be.
     pub fn is_complete(&self) -> bool {
-        self.0.iter().all(|replica| replica.announced.as_ref().is_some_and(|announced| announced.complete))
+        self.replicas.values().all(|replica| replica.announced.as_ref().is_some_and(|announced| announced.complete))
     }
 
     /// Tokens in a block of the first replica that serves this model under this hash scheme, or else under any.
     pub fn block_size(&self, model_id: &str, hash_scheme: &str) -> Option<BlockSize> {
-        let of_model = || self.0.iter().filter(|replica| replica.base.model_id == model_id);
+        let of_model = || self.replicas.values().filter(|replica| replica.base.model_id == model_id);
         let same_scheme = of_model().filter(|replica| replica.base.hash_scheme == hash_scheme);
         same_scheme.chain(of_model()).find_map(|replica| replica.cache.block_size())
     }
@@ -240,8 +267,9 @@ impl Replica {
         })
     }
 
-    fn view(&self) -> ReplicaView {
+    fn view(&self, index: ReplicaIndex) -> ReplicaView {
         ReplicaView {
+            index,
             id: self.id.clone(),
             address: self.announced.as_ref().map(|announced| announced.address.clone()),
             complete: self.announced.as_ref().is_some_and(|announced| announced.complete),

@@ -14,7 +14,8 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
-use super::metrics::{CONTENT_TYPE, Metrics, ReplicaMetrics};
+use super::fleet::Fleet;
+use super::metrics::{CONTENT_TYPE, Metrics};
 use super::state::HubState;
 use crate::publisher::Publisher;
 
@@ -28,8 +29,8 @@ pub struct Operations {
     pub state: Arc<HubState>,
     /// The hub's metrics.
     pub metrics: Arc<Metrics>,
-    /// Each replica's metrics, in the order of the configuration.
-    pub replicas: Arc<[ReplicaMetrics]>,
+    /// The replicas that are followed.
+    pub fleet: Arc<Fleet>,
 }
 
 /// The routes.
@@ -59,8 +60,8 @@ async fn state(State(operations): State<Operations>) -> Json<Value> {
         .state
         .view()
         .into_iter()
-        .zip(operations.replicas.iter())
-        .map(|(view, metrics)| {
+        .filter_map(|view| Some((operations.fleet.metrics(view.index)?, view)))
+        .map(|(metrics, view)| {
             json!({
                 "id": view.id,
                 "address": view.address,

@@ -16,6 +16,7 @@ pub mod config;
 mod continuity;
 pub mod contract;
 mod exposition;
+mod fleet;
 mod followed;
 mod http;
 mod metrics;
@@ -46,7 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -54,16 +55,14 @@ use tracing::{error, info, warn};
 
 use crate::publisher::{Publisher, PublisherLimits};
 use crate::routing::policy::Policies;
-pub use config::{HubConfig, InvalidConfig};
+pub use config::{HubConfig, InvalidConfig, ReplicaConfig};
 use contract::{Contract, ModelLabels, SharedTokenizer};
-use followed::{Followed, ReplicaIndex};
+use fleet::Fleet;
 use http::Operations;
-use metrics::{Metrics, ReplicaMetrics};
+use metrics::Metrics;
 use models::ModelsFollower;
 use policies::{PolicyFollower, TenantPolicies};
-use scrape::Scraper;
 use service::ObserveService;
-use source::Source;
 use state::HubState;
 use subscriber::StreamLimits;
 
@@ -78,6 +77,7 @@ pub struct Hub {
     grpc: SocketAddr,
     http: SocketAddr,
     state: Arc<HubState>,
+    fleet: Arc<Fleet>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
 }
@@ -123,7 +123,8 @@ impl Hub {
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
 
-        let replicas = follow_replicas(&config, &state, &metrics, &stop, &mut tasks);
+        let fleet = Arc::new(Fleet::new(&config, &state, &metrics, &stop));
+        fleet.set(&config.replicas);
         follow_policies(&config, &state, &metrics, &stop, &mut tasks).await;
         follow_models(&config, &state, &metrics, &stop, &mut tasks);
         tasks.spawn(sweep::run(Arc::clone(&state), stop.clone()));
@@ -136,7 +137,7 @@ impl Hub {
                 error!("the gRPC server failed: {error}");
             }
         });
-        let router = http::router(Operations { state: Arc::clone(&state), metrics, replicas: replicas.into() });
+        let router = http::router(Operations { state: Arc::clone(&state), metrics, fleet: Arc::clone(&fleet) });
         let stopped = stop.clone().cancelled_owned();
         tasks.spawn(async move {
             if let Err(error) = axum::serve(http_listener, router).with_graceful_shutdown(stopped).await {
@@ -144,7 +145,7 @@ impl Hub {
             }
         });
         info!(%grpc, %http, replicas = config.replicas.len(), "the hub is up");
-        Ok(Hub { grpc, http, state, stop, tasks })
+        Ok(Hub { grpc, http, state, fleet, stop, tasks })
     }
 
     /// Where the Observe stream and the contract are served.
@@ -167,10 +168,18 @@ impl Hub {
         self.state.change(|publisher| publisher.set_quotas(quotas));
     }
 
+    /// Follows these replicas from now on, and no others. What is known of those that stay as they are stays.
+    pub fn set_replicas(&self, replicas: &[ReplicaConfig]) {
+        self.fleet.set(replicas);
+    }
+
     /// Ends all streams and tasks, within a second.
     pub async fn shutdown(mut self) {
         self.stop.cancel();
-        let all_ended = async { while self.tasks.join_next().await.is_some() {} };
+        let all_ended = async {
+            self.fleet.ended().await;
+            while self.tasks.join_next().await.is_some() {}
+        };
         if timeout(SHUTDOWN_LIMIT, all_ended).await.is_err() {
             self.tasks.shutdown().await;
         }
@@ -187,7 +196,7 @@ fn empty_state(config: &HubConfig) -> HubState {
     };
     // The time of the start: a number that no earlier start had.
     let epoch = clock::unix_ns().max(1);
-    HubState::new(epoch, Publisher::new(limits), Followed::new(&config.replicas), config.resume_buffer_bytes)
+    HubState::new(epoch, Publisher::new(limits), config.resume_buffer_bytes)
 }
 
 /// The models that the configuration names.
@@ -245,38 +254,6 @@ fn follow_models(
         }
         state.set_awaits_models(false);
     });
-}
-
-/// Starts the tasks of every replica.
-fn follow_replicas(
-    config: &HubConfig,
-    state: &Arc<HubState>,
-    metrics: &Metrics,
-    stop: &CancellationToken,
-    tasks: &mut JoinSet<()>,
-) -> Vec<ReplicaMetrics> {
-    let client = scrape::client();
-    let mut all = Vec::with_capacity(config.replicas.len());
-    for (at, replica) in config.replicas.iter().enumerate() {
-        let index = ReplicaIndex(at);
-        let metrics = metrics.replica(&replica.id);
-        let (changed, process_changes) = mpsc::channel(1);
-        let source = Source::new(index, replica.clone(), config, Arc::clone(state), metrics.clone());
-        tasks.spawn(source.run(process_changes, stop.clone()));
-        let scraper = Scraper {
-            index,
-            url: replica.metrics.clone(),
-            every: config.scrape_interval,
-            pressure_ceiling: config.pressure_ceiling,
-            state: Arc::clone(state),
-            metrics: metrics.clone(),
-            changed,
-            client: client.clone(),
-        };
-        tasks.spawn(scraper.run(stop.clone()));
-        all.push(metrics);
-    }
-    all
 }
 
 async fn listen(field: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {

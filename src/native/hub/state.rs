@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
 
+use super::config::ReplicaConfig;
 use super::followed::{Followed, ReplicaIndex, ReplicaView};
 use super::replica_cache::Tally;
 use super::ring::{Numbered, Passed, Ring};
@@ -50,9 +51,9 @@ struct Inner {
 // === impl HubState ===
 
 impl HubState {
-    /// A state in which nothing of `followed` is known. `epoch` must not be 0 and not repeat.
-    pub fn new(epoch: u64, publisher: Publisher, followed: Followed, resume_buffer_bytes: usize) -> HubState {
-        let inner = Inner { ring: Ring::new(resume_buffer_bytes), publisher, followed };
+    /// A state in which nothing is known and no replica is followed. `epoch` must not be 0 and not repeat.
+    pub fn new(epoch: u64, publisher: Publisher, resume_buffer_bytes: usize) -> HubState {
+        let inner = Inner { ring: Ring::new(resume_buffer_bytes), publisher, followed: Followed::default() };
         HubState {
             epoch,
             inner: RwLock::new(inner),
@@ -93,6 +94,21 @@ impl HubState {
     /// Follows the latest sequence.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.sequence.subscribe()
+    }
+
+    /// Follows a replica, of which nothing is known yet.
+    pub fn follow(&self, config: &ReplicaConfig) -> ReplicaIndex {
+        self.change_both(|followed, _| followed.follow(config))
+    }
+
+    /// `replica` is gone and not followed any more.
+    pub fn unfollow(&self, replica: ReplicaIndex) {
+        self.change_both(|followed, publisher| followed.unfollow(replica, publisher));
+    }
+
+    /// `replica` is not there any more: filters forget it. It can be announced again. False if it was not there.
+    pub fn gone(&self, replica: ReplicaIndex) -> bool {
+        self.change_both(|followed, publisher| followed.gone(replica, publisher)).is_some()
     }
 
     /// `replica` is reached at `address` from now on. True if that is a new address: it makes a new generation, which
@@ -175,7 +191,7 @@ impl HubState {
         self.look(|inner| inner.ring.last())
     }
 
-    /// Every followed replica, in the order of the configuration.
+    /// Every followed replica, in the order in which they came.
     pub fn view(&self) -> Vec<ReplicaView> {
         self.look(|inner| inner.followed.view())
     }
@@ -231,10 +247,15 @@ mod tests {
 
     const A: ReplicaIndex = ReplicaIndex(0);
 
-    fn state() -> HubState {
+    fn replica() -> ReplicaConfig {
         let yaml = "replicas: [{id: a, address: 'h:1', kv_events: 'tcp://h:2', model: m}]";
-        let followed = Followed::new(&HubConfig::from_yaml(yaml).unwrap().replicas);
-        HubState::new(7, Publisher::new(PublisherLimits::default()), followed, 1 << 20)
+        HubConfig::from_yaml(yaml).unwrap().replicas.remove(0)
+    }
+
+    fn state() -> HubState {
+        let state = HubState::new(7, Publisher::new(PublisherLimits::default()), 1 << 20);
+        assert_eq!(state.follow(&replica()), A);
+        state
     }
 
     fn stored(keys: std::ops::Range<u64>) -> KvEvent {
@@ -324,6 +345,23 @@ mod tests {
             })
             .collect();
         assert_eq!(slots, [1, 2]);
+    }
+
+    #[test]
+    fn a_replica_that_is_gone_comes_back_as_another_one_that_holds_nothing() {
+        let state = state();
+        assert!(!state.gone(A), "not announced");
+        state.announce(A, "10.0.0.1:1");
+        state.apply(A, &[stored(0..3)], 5);
+        state.complete(A);
+        assert!(state.gone(A) && !state.gone(A));
+        assert_eq!(history(&state, 0).last(), Some(&Observation::ReplicaGone { replica: ReplicaSlot(1) }));
+        assert_eq!(state.apply(A, &[stored(0..3)], 6), Tally::default(), "nothing is followed of it");
+        assert!(state.announce(A, "10.0.0.1:1"));
+        assert_eq!((state.view()[0].blocks, state.snapshot().replicas[0].slot), (0, ReplicaSlot(2)));
+        state.unfollow(A);
+        assert!(state.view().is_empty() && state.snapshot().replicas.is_empty());
+        assert_eq!(state.follow(&replica()), ReplicaIndex(1), "numbers do not repeat");
     }
 
     #[test]

@@ -35,7 +35,6 @@ async fn sweep_forever(state: &HubState) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::hub::followed::Followed;
     use crate::observation::Observation;
     use crate::publisher::message::{CacheStateUpdate, PrefixEntry};
     use crate::publisher::{Publisher, PublisherLimits};
@@ -55,7 +54,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_too_old_goes_within_a_minute_and_the_change_is_published() {
         let publisher = Publisher::new(PublisherLimits::default());
-        let state = Arc::new(HubState::new(1, publisher, Followed::new(&[]), 1 << 20));
+        let state = Arc::new(HubState::new(1, publisher, 1 << 20));
         let now_ms = unix_ms();
         for (hash, timestamp_ms) in [(b"old", now_ms - 3_600_000), (b"new", now_ms)] {
             state.change(|publisher| publisher.report(&report(hash, timestamp_ms), now_ms));

@@ -117,7 +117,6 @@ impl Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::hub::followed::Followed;
     use crate::observation::BlockKey;
     use crate::publisher::message::{CacheStateUpdate, PrefixEntry};
     use crate::publisher::{Publisher, PublisherLimits};
@@ -154,7 +153,7 @@ mod tests {
         let mut slow_tail = report("r7", piece / 2, at_us(500));
         slow_tail.prefixes[0].tier = 2;
         publisher.report(&slow_tail, now_ms);
-        let state = HubState::new(1, publisher, Followed::new(&[]), 1 << 20);
+        let state = HubState::new(1, publisher, 1 << 20);
         let scope =
             Scope { tenant_id: "t".into(), model_id: "m".into(), hash_scheme: "s".into(), adapter_id: String::new() };
         for length in [1, piece, piece + 1, 3 * piece, 5 * piece] {

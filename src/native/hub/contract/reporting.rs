@@ -170,7 +170,6 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::hub::followed::Followed;
     use crate::publisher::PublisherLimits;
     use crate::publisher::message::PrefixEntry;
 
@@ -188,7 +187,7 @@ mod tests {
             ..CacheStateUpdate::default()
         };
         publisher.report(&report, unix_ms());
-        let state = HubState::new(1, publisher, Followed::new(&[]), 1 << 20);
+        let state = HubState::new(1, publisher, 1 << 20);
         for (address, pairs) in [("10.0.0.1:80", 1), ("10.0.0.1:80", 1), ("10.0.0.2:80", 0)] {
             set_address(&state, &member, address).await;
             state.read(|publisher| {

@@ -1,0 +1,147 @@
+//! `replicas`: the replicas to follow, one by one.
+
+use std::collections::{BTreeMap, HashSet};
+
+use hyper::Uri;
+use serde::Deserialize;
+
+use super::defaults;
+use crate::fingerprint::BlockSize;
+use crate::native::hub::problems::{Problems, http_url, is_host_and_port};
+
+/// The most replicas.
+const MAX_REPLICAS: usize = 4_096;
+
+/// The most ranks of one replica.
+const MAX_RANKS: u64 = 1_024;
+
+/// Whose events a replica sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineKind {
+    /// Told by each event's form.
+    #[default]
+    Auto,
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// TensorRT-LLM.
+    TensorrtLlm,
+}
+
+/// One replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaConfig {
+    /// Its id.
+    pub id: String,
+    /// `host:port` as Envoy knows it.
+    pub address: String,
+    /// The engine's event publisher.
+    pub kv_events: String,
+    /// The engine's replay socket.
+    pub kv_replay: Option<String>,
+    /// The prefix of the topics to subscribe to; empty for all.
+    pub topic: String,
+    /// The URL of the engine's metrics.
+    pub metrics: Uri,
+    /// The model, as requests name it.
+    pub model: String,
+    /// The tenant.
+    pub tenant: String,
+    /// The tag that requests' keys must carry.
+    pub hash_scheme: String,
+    /// Tokens in a full block; `None` to learn it from the events.
+    pub block_size: Option<BlockSize>,
+    /// Whose events these are.
+    pub engine: EngineKind,
+    /// Ranks of data parallelism behind this address, each with a cache, a publisher and a replay socket of its own.
+    pub data_parallel_size: u32,
+    /// Names of LoRA adapters by the number that the engine gives them, for engines that do not say the name.
+    pub adapter_names: BTreeMap<i64, String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawReplica {
+    id: String,
+    address: String,
+    kv_events: String,
+    kv_replay: Option<String>,
+    #[serde(default)]
+    topic: String,
+    metrics: Option<String>,
+    model: String,
+    tenant: Option<String>,
+    hash_scheme: Option<String>,
+    block_size: Option<u64>,
+    #[serde(default)]
+    engine: EngineKind,
+    data_parallel_size: Option<u64>,
+    #[serde(default)]
+    adapter_names: BTreeMap<i64, String>,
+}
+
+/// A hub that names what others may report can do with no replica of its own.
+pub(super) fn replicas(raw: Vec<RawReplica>, least: usize, problems: &mut Problems) -> Vec<ReplicaConfig> {
+    if raw.len() < least || raw.len() > MAX_REPLICAS {
+        let allowed = format!("1 to {MAX_REPLICAS}, or none with a `reports` section");
+        problems.add("replicas", format!("{} entries", raw.len()), &allowed);
+    }
+    let mut ids = HashSet::new();
+    let mut replicas = Vec::with_capacity(raw.len());
+    for (at, raw) in raw.into_iter().enumerate() {
+        if !ids.insert(raw.id.clone()) {
+            problems.add(&format!("replicas[{at}].id"), &raw.id, "an id that no other replica has");
+        }
+        replicas.push(replica(at, raw, problems));
+    }
+    replicas
+}
+
+fn replica(at: usize, raw: RawReplica, problems: &mut Problems) -> ReplicaConfig {
+    let field = |name: &str| format!("replicas[{at}].{name}");
+    let metrics = raw.metrics.unwrap_or_else(|| format!("http://{}/metrics", raw.address));
+    let tenant = raw.tenant.unwrap_or_else(|| defaults::TENANT.to_owned());
+    let hash_scheme = raw.hash_scheme.unwrap_or_else(|| defaults::HASH_SCHEME.to_owned());
+    for (name, value) in [("id", &raw.id), ("model", &raw.model), ("tenant", &tenant), ("hash_scheme", &hash_scheme)] {
+        problems.name(&field(name), value);
+    }
+    if !is_host_and_port(&raw.address) {
+        problems.add(&field("address"), &raw.address, "host:port with a port of 1 to 65535, IPv6 in brackets");
+    }
+    problems.endpoint(&field("kv_events"), &raw.kv_events);
+    if let Some(endpoint) = &raw.kv_replay {
+        problems.endpoint(&field("kv_replay"), endpoint);
+    }
+    let metrics = http_url(&metrics).unwrap_or_else(|| {
+        problems.add(&field("metrics"), &metrics, "an http:// URL");
+        Uri::default()
+    });
+    let block_size = raw.block_size.and_then(|tokens| match BlockSize::try_new(tokens) {
+        Ok(block_size) => Some(block_size),
+        Err(_) => {
+            problems.add(&field("block_size"), tokens, &format!("1 to {} tokens", BlockSize::MAX));
+            None
+        }
+    });
+    let ranks = problems.number(&field("data_parallel_size"), raw.data_parallel_size, 1, 1, MAX_RANKS);
+    for name in raw.adapter_names.values() {
+        problems.name(&field("adapter_names"), name);
+    }
+    ReplicaConfig {
+        id: raw.id,
+        address: raw.address,
+        kv_events: raw.kv_events,
+        kv_replay: raw.kv_replay,
+        topic: raw.topic,
+        metrics,
+        model: raw.model,
+        tenant,
+        hash_scheme,
+        block_size,
+        engine: raw.engine,
+        data_parallel_size: u32::try_from(ranks).unwrap_or(1),
+        adapter_names: raw.adapter_names,
+    }
+}

@@ -16,7 +16,9 @@ mod lfu;
 mod policies;
 mod pool;
 mod released;
+
 mod reset_killed;
+mod samples;
 mod text;
 mod trust;
 mod usage;

@@ -6,6 +6,7 @@
     generate.py --packages DIR    makes every payload a second time, with the engines' own event classes, and fails if a
                                   byte differs; DIR has a folder `<engine>-<version>` with the engine's kv_events.py
                                   somewhere in it for each version that a row names as compared
+    generate.py --corpus DIR      writes a part of the payloads as files, to start fuzzing from
 
 Needs msgspec (PyPI), the encoder that the engines use. Payloads are made from the table below, one row a layout; what is
 expected is written down here from the same inputs, with no knowledge of the code that is tested.
@@ -179,12 +180,24 @@ def cases(packages):
             }
 
 
+def corpus(made, folder):
+    """Each layout once, and each case once, as bytes."""
+    chosen = {(case["engine"], case["versions"], "plain") for case in made}
+    chosen |= {(case["engine"], case["versions"], case["case"]) for case in {case["case"]: case for case in made}.values()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for case in made:
+        if (name := (case["engine"], case["versions"], case["case"])) in chosen:
+            (folder / "-".join(name).replace(" ", "-")).write_bytes(bytes.fromhex(case["payload"]))
+
+
 def main():
     packages = Path(sys.argv[sys.argv.index("--packages") + 1]) if "--packages" in sys.argv else None
     made = list(cases(packages))
     text = "[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in made) + "\n]\n"
     path = HERE / "golden.json"
-    if "--check" in sys.argv:
+    if "--corpus" in sys.argv:
+        corpus(made, Path(sys.argv[sys.argv.index("--corpus") + 1]))
+    elif "--check" in sys.argv:
         if path.read_text() != text:
             sys.exit(f"{path} differs")
     elif packages is None:

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use rmpv::Value;
 use tokio::time::sleep;
 use warmroute::fingerprint::{BlockSize, prefix_hashes};
-use warmroute::native::hub::Hub;
+use warmroute::native::fake::{Engine as FakeEngine, EngineOptions, EventEncoding, Timing};
+use warmroute::native::hub::{Hub, HubConfig};
 use warmroute::observation::{BlockKey, Tier};
 
 use crate::hub_support::{
@@ -203,12 +204,119 @@ async fn what_is_not_understood_is_said_once_with_replica_and_cause() {
 
 /// The metrics of a hub in a process of its own; nothing while it starts.
 async fn metrics(port: u16) -> String {
+    exchange(port, "GET /metrics HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n").await
+}
+
+/// What is answered, if anything is.
+async fn exchange(port: u16, request: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let Ok(mut stream) = tokio::net::TcpStream::connect(("127.0.0.1", port)).await else { return String::new() };
-    let request = b"GET /metrics HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n";
     let mut answer = Vec::new();
-    if stream.write_all(request).await.is_ok() {
+    if stream.write_all(request.as_bytes()).await.is_ok() {
         let _ = stream.read_to_end(&mut answer).await;
     }
     String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// A fake engine that takes no time, and a hub that follows it.
+async fn followed(options: EngineOptions) -> (FakeEngine, Hub, Observer) {
+    let any = || Some("tcp://127.0.0.1:0".to_owned());
+    let engine = FakeEngine::start(EngineOptions {
+        kv_events: any(),
+        kv_replay: any(),
+        block_size: BlockSize::try_new(BLOCK as u64).unwrap(),
+        timing: Timing { base_ttft_us: 0, prefill_us_per_token: 0, decode_us_per_token: 0 },
+        ..options
+    });
+    let engine = engine.await.unwrap();
+    let yaml = format!(
+        "listen: {{grpc: '127.0.0.1:0', http: '127.0.0.1:0'}}\nheartbeat_ms: 200\n\
+         replicas: [{{id: r0, address: '{}', kv_events: '{}', kv_replay: '{}', model: m, adapter_names: {{1: sql}}}}]",
+        engine.address(),
+        engine.kv_events().unwrap(),
+        engine.kv_replay().unwrap()
+    );
+    let hub = Hub::start(HubConfig::from_yaml(&yaml).unwrap()).await.unwrap();
+    let observer = Observer::new(&hub).await;
+    (engine, hub, observer)
+}
+
+/// Has the engine compute a prompt.
+async fn complete(engine: &FakeEngine, token_ids: &[u32], more: &str) {
+    let body = format!("{{\"prompt\": {token_ids:?}, \"max_tokens\": 1{more}}}");
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: engine\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = exchange(engine.address().port(), &request).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn an_engine_of_each_layout_is_followed() {
+    for event_encoding in EventEncoding::ALL {
+        let (engine, hub, mut observer) = followed(EngineOptions { event_encoding, ..EngineOptions::default() }).await;
+        complete(&engine, &tokens(0..8), "").await;
+        complete(&engine, &tokens(0..12), "").await;
+        if event_encoding == EventEncoding::Sglang055 {
+            // Of this one no block has a place in a prompt.
+            until_metric(&hub, "warmroute_hub_skipped_total{replica=\"r0\",reason=\"unproven_root\"} 2").await;
+            assert!(observer.stored.is_empty());
+        } else {
+            observer.until("the blocks", |seen| seen.holds("r0", &tokens(0..12))).await;
+            assert_eq!(observer.clears, 0, "{event_encoding:?}");
+        }
+        hub.shutdown().await;
+        engine.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn salted_blocks_are_counted_and_no_others_credited() {
+    use EventEncoding::{Array, Map, Sglang0518, Sglang0522};
+    for (event_encoding, reason) in
+        [(Array, "extra_keys"), (Map, "extra_keys"), (Sglang0518, "salted"), (Sglang0522, "salted")]
+    {
+        let (engine, hub, mut observer) = followed(EngineOptions { event_encoding, ..EngineOptions::default() }).await;
+        complete(&engine, &tokens(0..8), ", \"cache_salt\": \"mine\"").await;
+        complete(&engine, &tokens(50..54), "").await;
+        observer.until("the block without a salt", |seen| seen.holds("r0", &tokens(50..54))).await;
+        until_metric(&hub, &format!("warmroute_hub_skipped_total{{replica=\"r0\",reason=\"{reason}\"}} 2")).await;
+        hub.shutdown().await;
+        engine.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn an_adapter_without_a_name_has_the_configured_one() {
+    for event_encoding in [EventEncoding::Vllm09, EventEncoding::TensorrtLlm, EventEncoding::Map] {
+        let options = EngineOptions { event_encoding, lora: vec!["sql".into()], ..EngineOptions::default() };
+        let (engine, hub, mut observer) = followed(options).await;
+        complete(&engine, &tokens(0..8), ", \"model\": \"sql\"").await;
+        observer.until("the adapter's blocks", |seen| seen.holds("r0", &tokens(0..8))).await;
+        let scope = observer.stored[0].scope;
+        complete(&engine, &tokens(0..8), "").await;
+        observer.until("the model's blocks", |seen| seen.stored.iter().any(|stored| stored.scope != scope)).await;
+        hub.shutdown().await;
+        engine.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_is_upgraded_under_way_is_followed() {
+    let options = EngineOptions {
+        event_encoding: EventEncoding::Array,
+        switch_encoding: Some(EventEncoding::Sglang0522),
+        switch_encoding_at: Some(1),
+        ..EngineOptions::default()
+    };
+    let (engine, hub, mut observer) = followed(options).await;
+    complete(&engine, &tokens(0..8), "").await;
+    observer.until("the first blocks", |seen| seen.holds("r0", &tokens(0..8))).await;
+    complete(&engine, &tokens(50..58), "").await;
+    observer.until("the blocks in the other layout", |seen| seen.held["r0"].len() == 4).await;
+    assert_eq!(observer.clears, 0);
+    hub.shutdown().await;
+    engine.shutdown().await;
 }

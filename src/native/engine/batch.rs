@@ -53,22 +53,25 @@ pub fn decode(payload: &[u8], dialect: &Dialect) -> Result<Batch, MalformedBatch
 
 /// Reads a field of the batch; true if it is its list of events.
 fn batch_field(name: &[u8], at: &mut Cursor<'_>, batch: &mut Batch, dialect: &Dialect) -> Result<bool, MalformedBatch> {
-    let mut value = at.take()?;
-    match (name, value.next()?) {
+    let start = *at;
+    match (name, at.next()?) {
         (b"ts", Value::Float(seconds)) => batch.timestamp = Some(seconds),
         (b"ts", Value::Unsigned(seconds)) => batch.timestamp = Some(seconds as f64),
         (b"data_parallel_rank" | b"attn_dp_rank", Value::Unsigned(rank)) => batch.data_parallel_rank = Some(rank),
         (b"events", Value::List(events)) => {
             for _ in 0..events {
-                let event = value.take()?;
-                match self::event(event, dialect) {
+                match self::event(at.take()?, dialect) {
                     Ok(event) => batch.push(event),
                     Err(fault) => batch.push_fault(fault),
                 }
             }
             return Ok(true);
         }
-        _ => {}
+        // With whatever is in it.
+        _ => {
+            *at = start;
+            at.skip()?;
+        }
     }
     Ok(false)
 }

@@ -118,6 +118,12 @@ fn token_ids(at: &mut Cursor<'_>, event: &mut BlockStored, dialect: &Dialect) ->
     };
     event.token_ids = Vec::with_capacity(at.capacity(items));
     for _ in 0..items {
+        if event.further_tokens == 0
+            && let Some(id) = at.next_id()
+        {
+            event.token_ids.push(id);
+            continue;
+        }
         match at.next().ok()? {
             Value::Unsigned(id) => {
                 let id = u32::try_from(id).ok()?;

@@ -287,3 +287,21 @@ impl SkipReason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_has_every_reason() {
+        let readme = include_str!("README.md");
+        let rows: Vec<&str> = readme
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+            .map(|(reason, _)| reason)
+            .collect();
+        for reason in SkipReason::ALL {
+            assert!(rows.contains(&reason.as_str()), "{}", reason.as_str());
+        }
+    }
+}

@@ -71,7 +71,10 @@ impl<'a> Cursor<'a> {
             Marker::False => Value::Bool(false),
             Marker::FixPos(value) => Value::Unsigned(u64::from(value)),
             Marker::FixNeg(value) => signed(i64::from(value)),
-            Marker::U8 | Marker::U16 | Marker::U32 | Marker::U64 => Value::Unsigned(self.number(first - 0xCC)?),
+            Marker::U8 => Value::Unsigned(u64::from(u8::from_be_bytes(self.array()?))),
+            Marker::U16 => Value::Unsigned(u64::from(u16::from_be_bytes(self.array()?))),
+            Marker::U32 => Value::Unsigned(u64::from(u32::from_be_bytes(self.array()?))),
+            Marker::U64 => Value::Unsigned(u64::from_be_bytes(self.array()?)),
             Marker::I8 => signed(i64::from(i8::from_be_bytes(self.array()?))),
             Marker::I16 => signed(i64::from(i16::from_be_bytes(self.array()?))),
             Marker::I32 => signed(i64::from(i32::from_be_bytes(self.array()?))),
@@ -96,6 +99,19 @@ impl<'a> Cursor<'a> {
         })
     }
 
+    /// The next value if it is an integer that is written in at most 32 bits without a sign: most of what there is.
+    pub fn next_id(&mut self) -> Option<u32> {
+        let (id, rest) = match self.rest {
+            [id @ ..0x80, rest @ ..] => (u32::from(*id), rest),
+            [0xCC, id, rest @ ..] => (u32::from(*id), rest),
+            [0xCD, a, b, rest @ ..] => (u32::from(u16::from_be_bytes([*a, *b])), rest),
+            [0xCE, a, b, c, d, rest @ ..] => (u32::from_be_bytes([*a, *b, *c, *d]), rest),
+            _ => return None,
+        };
+        self.rest = rest;
+        Some(id)
+    }
+
     /// Passes over the next value with all that it contains, however deep.
     ///
     /// # Errors
@@ -104,6 +120,11 @@ impl<'a> Cursor<'a> {
         let mut left = 1_u64;
         while left > 0 {
             left -= 1;
+            let first = *self.rest.first().ok_or(Malformed)?;
+            if let Some(length @ 1..) = FIXED_LENGTHS.get(usize::from(first)) {
+                self.rest = self.rest.get(usize::from(*length)..).ok_or(Malformed)?;
+                continue;
+            }
             match self.next()? {
                 Value::List(items) => left = left.saturating_add(items),
                 Value::Map(pairs) => left = left.saturating_add(pairs.saturating_mul(2)),
@@ -135,13 +156,12 @@ impl<'a> Cursor<'a> {
         self.bytes(length)
     }
 
-    /// A number of 2 to the power of `width` bytes.
+    /// A number of 2 to the power of `width` bytes, at most 4.
     fn number(&mut self, width: u8) -> Result<u64, Malformed> {
         Ok(match width {
             0 => u64::from(u8::from_be_bytes(self.array()?)),
             1 => u64::from(u16::from_be_bytes(self.array()?)),
-            2 => u64::from(u32::from_be_bytes(self.array()?)),
-            _ => u64::from_be_bytes(self.array()?),
+            _ => u64::from(u32::from_be_bytes(self.array()?)),
         })
     }
 
@@ -158,6 +178,31 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 }
+
+/// Bytes of a value by its first one, where that says it and nothing is in it; else 0.
+const FIXED_LENGTHS: [u8; 256] = {
+    let mut lengths = [0; 256];
+    let mut first = 0_u8;
+    loop {
+        let length = match first {
+            0..=0x7F | 0xE0..=0xFF | 0xC0 | 0xC2 | 0xC3 => 1,
+            0xCC | 0xD0 => 2,
+            0xCD | 0xD1 => 3,
+            0xCA | 0xCE | 0xD2 => 5,
+            0xCB | 0xCF | 0xD3 => 9,
+            _ => 0,
+        };
+        // As long as there are bytes.
+        #[allow(clippy::indexing_slicing)]
+        {
+            lengths[first as usize] = length;
+        }
+        if first == u8::MAX {
+            break lengths;
+        }
+        first += 1;
+    }
+};
 
 /// A number is the same whether it was written with or without a sign.
 fn signed(value: i64) -> Value<'static> {
@@ -224,6 +269,18 @@ mod tests {
         }
         let mut float = Cursor::new(&[0xCA, 0x3F, 0xC0, 0, 0]);
         assert_eq!(float.next(), Ok(Value::Float(1.5)));
+    }
+
+    #[test]
+    fn an_id_is_what_a_number_is() {
+        for number in (0..64).map(|shift| u64::MAX >> shift).chain([0, 0x80, 0x100, 0x1_0000]) {
+            let bytes = encoded(&number.into());
+            let mut cursor = Cursor::new(&bytes);
+            assert_eq!(cursor.next_id().map(u64::from), u32::try_from(number).ok().map(u64::from));
+            assert_eq!(cursor.is_at_end(), number <= u64::from(u32::MAX));
+        }
+        assert_eq!(Cursor::new(&[0xCE, 0, 0]).next_id(), None);
+        assert_eq!(Cursor::new(&[0xFF]).next_id(), None);
     }
 
     #[test]

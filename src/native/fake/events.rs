@@ -134,6 +134,11 @@ impl EventEncoding {
         matches!(self, EventEncoding::Map | EventEncoding::Sglang0522 | EventEncoding::TensorrtLlm)
     }
 
+    /// Whether the engine says at its start that its cache is empty.
+    pub fn announces_an_empty_cache(self) -> bool {
+        self.is_sglang()
+    }
+
     fn is_tagged(self) -> bool {
         self.replays_with_topic()
     }

@@ -88,6 +88,9 @@ impl Scheduler {
     /// An idle scheduler over an empty cache, which generates tokens among `generated`.
     pub fn new(options: &EngineOptions, generated: Arc<[u32]>, sink: EventSink) -> Scheduler {
         let cache = BlockCache::new(options.blocks, options.block_size, EngineKey::random_root());
+        if options.event_encoding.announces_an_empty_cache() {
+            sink.publish(vec![KvEvent::AllBlocksCleared]);
+        }
         Scheduler(Arc::new(Shared {
             places: Arc::new(Semaphore::new(options.max_running.get().min(Semaphore::MAX_PERMITS))),
             prefill_lane: tokio::sync::Mutex::new(()),

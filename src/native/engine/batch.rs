@@ -28,7 +28,7 @@ pub fn decode(payload: &[u8], dialect: &Dialect) -> Result<Batch, MalformedBatch
     let mut at = Cursor::new(payload);
     let mut batch = Batch::default();
     let mut has_events = false;
-    match at.next()? {
+    match at.value()? {
         Value::List(items) => {
             for position in 0..items {
                 let names: [&[u8]; 3] = [b"ts", b"events", b"data_parallel_rank"];
@@ -54,7 +54,7 @@ pub fn decode(payload: &[u8], dialect: &Dialect) -> Result<Batch, MalformedBatch
 /// Reads a field of the batch; true if it is its list of events.
 fn batch_field(name: &[u8], at: &mut Cursor<'_>, batch: &mut Batch, dialect: &Dialect) -> Result<bool, MalformedBatch> {
     let start = *at;
-    match (name, at.next()?) {
+    match (name, at.value()?) {
         (b"ts", Value::Float(seconds)) => batch.timestamp = Some(seconds),
         (b"ts", Value::Unsigned(seconds)) => batch.timestamp = Some(seconds as f64),
         (b"data_parallel_rank" | b"attn_dp_rank", Value::Unsigned(rank)) => batch.data_parallel_rank = Some(rank),
@@ -98,9 +98,9 @@ fn removed(whole: Cursor<'_>) -> Result<BlockRemoved, EventFault> {
 }
 
 fn tag<'a>(mut at: Cursor<'a>) -> Option<&'a [u8]> {
-    let pairs = match at.next().ok()? {
+    let pairs = match at.value().ok()? {
         Value::List(_) => {
-            let Value::Text(tag) = at.next().ok()? else { return None };
+            let Value::Text(tag) = at.value().ok()? else { return None };
             return Some(tag);
         }
         Value::Map(pairs) => pairs,
@@ -108,7 +108,7 @@ fn tag<'a>(mut at: Cursor<'a>) -> Option<&'a [u8]> {
     };
     for _ in 0..pairs {
         if name(&mut at).ok()? == b"type" {
-            let Value::Text(tag) = at.next().ok()? else { return None };
+            let Value::Text(tag) = at.value().ok()? else { return None };
             return Some(tag);
         }
         at.skip().ok()?;
@@ -126,7 +126,7 @@ fn fields<'a>(
 ) -> Result<(), EventFault> {
     let malformed = |field: &'static str| EventFault::Malformed { tag, field };
     let mut has_keys = false;
-    let shape = at.next().map_err(|_| malformed("type"))?;
+    let shape = at.value().map_err(|_| malformed("type"))?;
     let items = match shape {
         Value::List(items) | Value::Map(items) => items,
         _ => 0,
@@ -141,7 +141,7 @@ fn fields<'a>(
             at.skip().map_err(|_| malformed("type"))?;
             continue;
         };
-        has_keys |= field == Field::BlockHashes && at.clone().next() != Ok(Value::Nil);
+        has_keys |= field == Field::BlockHashes && at.clone().value() != Ok(Value::Nil);
         read(field, &mut at).ok_or_else(|| malformed(field.name()))?;
     }
     if has_keys { Ok(()) } else { Err(malformed(Field::BlockHashes.name())) }
@@ -149,7 +149,7 @@ fn fields<'a>(
 
 /// A key of a map; without bytes if it is no text.
 fn name<'a>(at: &mut Cursor<'a>) -> Result<&'a [u8], Malformed> {
-    match at.take()?.next()? {
+    match at.take()?.value()? {
         Value::Text(name) => Ok(name),
         _ => Ok(&[]),
     }

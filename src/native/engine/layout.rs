@@ -77,7 +77,7 @@ pub fn stored_field(field: Field, at: &mut Cursor<'_>, event: &mut BlockStored, 
         Field::TokenIds => token_ids(at, event, dialect)?,
         Field::BlockSize => event.block_size = optional(at, unsigned)?.unwrap_or(0),
         Field::LoraId => event.lora_id = optional(at, signed)?,
-        Field::LoraName => match at.clone().next().ok()? {
+        Field::LoraName => match at.clone().value().ok()? {
             Value::Map(_) if dialect.metadata => sglang::metadata(at, event)?,
             _ => event.lora_name = optional(at, text)?,
         },
@@ -111,7 +111,7 @@ fn place_field(field: Field, at: &mut Cursor<'_>, place: &mut Place) -> Option<(
 }
 
 fn token_ids(at: &mut Cursor<'_>, event: &mut BlockStored, dialect: &Dialect) -> Option<()> {
-    let items = match at.next().ok()? {
+    let items = match at.value().ok()? {
         Value::Nil => 0,
         Value::List(items) => items,
         _ => return None,
@@ -124,7 +124,7 @@ fn token_ids(at: &mut Cursor<'_>, event: &mut BlockStored, dialect: &Dialect) ->
             event.token_ids.push(id);
             continue;
         }
-        match at.next().ok()? {
+        match at.value().ok()? {
             Value::Unsigned(id) => {
                 let id = u32::try_from(id).ok()?;
                 match event.further_tokens {
@@ -163,7 +163,7 @@ pub fn optional<'a, T>(
     at: &mut Cursor<'a>,
     read: impl Fn(Value<'a>, &mut Cursor<'a>) -> Option<T>,
 ) -> Option<Option<T>> {
-    match at.next().ok()? {
+    match at.value().ok()? {
         Value::Nil => Some(None),
         value => read(value, at).map(Some),
     }
@@ -171,14 +171,14 @@ pub fn optional<'a, T>(
 
 /// The items of a list; nil has none.
 pub fn list<'a, T>(at: &mut Cursor<'a>, read: impl Fn(Value<'a>, &mut Cursor<'a>) -> Option<T>) -> Option<Vec<T>> {
-    let items = match at.next().ok()? {
+    let items = match at.value().ok()? {
         Value::Nil => 0,
         Value::List(items) => items,
         _ => return None,
     };
     let mut list = Vec::with_capacity(at.capacity(items));
     for _ in 0..items {
-        let item = at.next().ok()?;
+        let item = at.value().ok()?;
         list.push(read(item, at)?);
     }
     Some(list)
@@ -220,7 +220,7 @@ fn text(value: Value<'_>, _: &mut Cursor<'_>) -> Option<String> {
 pub fn is_blank(at: &mut Cursor<'_>) -> Option<bool> {
     let mut values = at.take().ok()?;
     while !values.is_at_end() {
-        match values.next().ok()? {
+        match values.value().ok()? {
             Value::Nil | Value::List(_) | Value::Text([]) => {}
             _ => return Some(false),
         }

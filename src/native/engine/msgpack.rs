@@ -63,7 +63,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// When there is none.
-    pub fn next(&mut self) -> Result<Value<'a>, Malformed> {
+    pub fn value(&mut self) -> Result<Value<'a>, Malformed> {
         let [first] = self.array()?;
         Ok(match Marker::from_u8(first) {
             Marker::Null => Value::Nil,
@@ -125,7 +125,7 @@ impl<'a> Cursor<'a> {
                 self.rest = self.rest.get(usize::from(*length)..).ok_or(Malformed)?;
                 continue;
             }
-            match self.next()? {
+            match self.value()? {
                 Value::List(items) => left = left.saturating_add(items),
                 Value::Map(pairs) => left = left.saturating_add(pairs.saturating_mul(2)),
                 _ => {}
@@ -221,7 +221,7 @@ mod tests {
 
     /// What the other reader makes of it.
     fn rebuilt(cursor: &mut Cursor<'_>) -> rmpv::Value {
-        match cursor.next().unwrap() {
+        match cursor.value().unwrap() {
             Value::Nil => rmpv::Value::Nil,
             Value::Bool(value) => value.into(),
             Value::Unsigned(value) => value.into(),
@@ -264,11 +264,11 @@ mod tests {
         for length in [1_usize, 2, 4, 8, 16, 3, 300, 70_000] {
             let bytes = encoded(&rmpv::Value::Ext(9, vec![0xC1; length]));
             let mut cursor = Cursor::new(&bytes);
-            assert_eq!(cursor.next(), Ok(Value::Extension));
+            assert_eq!(cursor.value(), Ok(Value::Extension));
             assert!(cursor.is_at_end(), "{length}");
         }
         let mut float = Cursor::new(&[0xCA, 0x3F, 0xC0, 0, 0]);
-        assert_eq!(float.next(), Ok(Value::Float(1.5)));
+        assert_eq!(float.value(), Ok(Value::Float(1.5)));
     }
 
     #[test]
@@ -300,6 +300,6 @@ mod tests {
         let mut cursor = Cursor::new(&bytes);
         let mut taken = cursor.take().unwrap();
         assert!(cursor.is_at_end());
-        assert_eq!(taken.next(), Ok(Value::List(2)));
+        assert_eq!(taken.value(), Ok(Value::List(2)));
     }
 }

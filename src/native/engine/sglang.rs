@@ -19,7 +19,7 @@ pub const NAMES: &[Name] = &[("cache_salt", Field::CacheSalt)];
 /// more than the page's own tokens: a prompt that goes on with another token does not find it.
 pub fn pair(at: &mut Cursor<'_>) -> Option<()> {
     for _ in 0..2 {
-        let Value::Unsigned(id) = at.next().ok()? else { return None };
+        let Value::Unsigned(id) = at.value().ok()? else { return None };
         u32::try_from(id).ok()?;
     }
     Some(())

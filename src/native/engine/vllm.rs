@@ -68,7 +68,7 @@ pub fn extra_keys(value: Value<'_>, at: &mut Cursor<'_>) -> Option<ExtraKeys> {
     let mut first = first;
     Some(match items {
         0 => ExtraKeys::None,
-        1 => match first.next().ok()? {
+        1 => match first.value().ok()? {
             Value::Text(text) => {
                 std::str::from_utf8(text).map_or(ExtraKeys::Other, |text| ExtraKeys::Text(text.to_owned()))
             }

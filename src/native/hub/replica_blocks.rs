@@ -66,6 +66,11 @@ impl Blocks {
         self.held.len()
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// The blocks held, in no order.
     pub fn held(&self) -> impl Iterator<Item = (ScopeSlot, PrefixHash, HeldBlock)> + '_ {
         self.held.iter().map(|((scope, hash), block)| (*scope, *hash, *block))

@@ -124,7 +124,7 @@ impl ReplicaCache {
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.blocks.len() == 0
+        self.blocks.is_empty()
     }
 
     /// Tokens in a full block, as far as it is known.

@@ -419,7 +419,7 @@ impl Naive {
                     let Some(storages) = self.storages.get_mut(number) else { continue };
                     match &event.place.medium {
                         Some(medium) => storages.remove(medium),
-                        None => std::mem::take(storages).len() > 0,
+                        None => !std::mem::take(storages).is_empty(),
                     };
                     if storages.is_empty() {
                         self.storages.remove(number);

@@ -21,7 +21,7 @@ pub struct Case {
     pub case: String,
     pub compared_with: Vec<String>,
     pub payload: String,
-    pub rank: Option<u64>,
+    pub rank: Option<i64>,
     pub events: Vec<Value>,
     /// Adapter, tier, and the prompt up to the block's end.
     pub credited: Vec<(String, u8, Vec<u32>)>,

@@ -57,13 +57,12 @@ fn batch_field(name: &[u8], at: &mut Cursor<'_>, batch: &mut Batch, dialect: &Di
     match (name, at.value()?) {
         (b"ts", Value::Float(seconds)) => batch.timestamp = Some(seconds),
         (b"ts", Value::Unsigned(seconds)) => batch.timestamp = Some(seconds as f64),
-        (b"data_parallel_rank" | b"attn_dp_rank", Value::Unsigned(rank)) => batch.data_parallel_rank = Some(rank),
+        (b"data_parallel_rank" | b"attn_dp_rank", Value::Unsigned(rank)) => {
+            batch.data_parallel_rank = i64::try_from(rank).ok();
+        }
         (b"events", Value::List(events)) => {
             for _ in 0..events {
-                match self::event(at.take()?, dialect) {
-                    Ok(event) => batch.push(event),
-                    Err(fault) => batch.push_fault(fault),
-                }
+                batch.push(event(at.take()?, dialect));
             }
             return Ok(true);
         }
@@ -158,9 +157,15 @@ fn name<'a>(at: &mut Cursor<'a>) -> Result<&'a [u8], Malformed> {
 // === impl Batch ===
 
 impl Batch {
-    fn push(&mut self, event: KvEvent) {
-        self.read += 1;
-        self.events.push(event);
+    /// Adds what was made of an event.
+    pub fn push(&mut self, event: Result<KvEvent, EventFault>) {
+        match event {
+            Ok(event) => {
+                self.read += 1;
+                self.events.push(event);
+            }
+            Err(fault) => self.push_fault(fault),
+        }
     }
 
     fn push_fault(&mut self, fault: EventFault) {

@@ -37,7 +37,7 @@ pub struct Batch {
     /// The engine's clock when the batch was made, Unix time in seconds.
     pub timestamp: Option<f64>,
     /// The rank that published it.
-    pub data_parallel_rank: Option<u64>,
+    pub data_parallel_rank: Option<i64>,
     /// The events in order, with [`KvEvent::Missed`] for those that could not be read.
     pub events: Vec<KvEvent>,
     /// How many events could be read.

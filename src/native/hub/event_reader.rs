@@ -1,6 +1,6 @@
-//! Reads one replica's payloads, and tells operators what it could not use.
+//! Takes in what was read of one replica's messages, and tells operators what could not be used.
 //!
-//! In: payloads, in order. Out: events, with [`KvEvent::Missed`] where something was said that is not known. Effects: the
+//! In: decoded messages, in order. Out: events, with [`KvEvent::Missed`] where something was said that is not known. Effects: the
 //! counters of what was skipped, a line in the log for each cause, and the gauge that says that nothing can be read.
 //!
 //! A message of which nothing can be read may have said anything, so that its replica is treated as holding nothing. A
@@ -11,17 +11,15 @@ use std::time::Instant;
 
 use tracing::{error, info, warn};
 
-use super::config::EngineKind;
 use super::metrics::ReplicaMetrics;
 use super::replica_cache::Tally;
 use super::skip_log::SkipLog;
-use crate::native::engine::{Batch, Dialect, KvEvent, Missed, SkipReason, decode};
+use crate::native::engine::{Batch, KvEvent, Missed, SkipReason};
 
-/// Reads the payloads of one replica.
+/// Takes in the messages of one replica.
 #[derive(Debug)]
 pub struct EventReader {
     replica: String,
-    dialect: Dialect,
     metrics: ReplicaMetrics,
     log: SkipLog,
     is_unreadable: bool,
@@ -33,10 +31,9 @@ pub struct EventReader {
 
 impl EventReader {
     /// Of the replica with this id.
-    pub fn new(replica: &str, engine: EngineKind, metrics: ReplicaMetrics) -> EventReader {
+    pub fn new(replica: &str, metrics: ReplicaMetrics) -> EventReader {
         EventReader {
             replica: replica.to_owned(),
-            dialect: Dialect::of(engine),
             metrics,
             log: SkipLog::default(),
             is_unreadable: false,
@@ -44,12 +41,12 @@ impl EventReader {
         }
     }
 
-    /// The content of a message; to be followed by [`EventReader::applied`].
-    pub fn read(&mut self, sequence: u64, payload: &[u8]) -> Batch {
-        match decode(payload, &self.dialect) {
+    /// What is to be applied of a message; to be followed by [`EventReader::applied`].
+    pub fn read(&mut self, sequence: u64, decoded: Result<Batch, String>) -> Batch {
+        match decoded {
             Err(error) => {
                 self.unread.skip(SkipReason::MalformedBatch, 1);
-                self.cannot_read(sequence, &error.to_string());
+                self.cannot_read(sequence, &error);
                 Batch { events: vec![KvEvent::Missed(Missed::Anything)], ..Batch::default() }
             }
             Ok(mut batch) => {

@@ -32,7 +32,7 @@ use super::metrics::ReplicaMetrics;
 use super::reassert::Reassertion;
 use super::sockets::{Fault, Published, Replay, Subscriber};
 use super::state::HubState;
-use crate::native::engine::SkipReason;
+use crate::native::engine::{Dialect, SkipReason, decode};
 
 /// How long one attempt to connect may take, the name lookup included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ impl Source {
         metrics: ReplicaMetrics,
     ) -> Source {
         metrics.reassert_suspended.set(i64::from(hub.reassert.enabled));
-        let reader = EventReader::new(&config.id, config.engine, metrics.clone());
+        let reader = EventReader::new(&config.id, metrics.clone());
         Source {
             index,
             config,
@@ -349,7 +349,8 @@ impl Source {
     fn apply(&mut self, message: &Published, seen: Seen, replayed_at_ms: Option<u64>) {
         self.continuity.applied(seen);
         self.metrics.last_sequence.set(i64::try_from(seen.sequence).unwrap_or(i64::MAX));
-        let batch = self.reader.read(seen.sequence, &message.payload);
+        let decoded = decode(&message.payload, &Dialect::of(self.config.engine)).map_err(|error| error.to_string());
+        let batch = self.reader.read(seen.sequence, decoded);
         let made_ms = batch.timestamp.map(|seconds| (seconds * 1_000.0) as u64).filter(|made_ms| *made_ms > 0);
         let seen_ms = match replayed_at_ms {
             Some(now_ms) => made_ms.unwrap_or(now_ms).min(now_ms),

@@ -2,6 +2,9 @@
 #![cfg(feature = "native")]
 
 #[cfg(test)]
+#[path = "hub/engines.rs"]
+mod engines;
+#[cfg(test)]
 mod hub_support;
 #[cfg(test)]
 #[path = "hub/models.rs"]

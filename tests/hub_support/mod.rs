@@ -129,6 +129,12 @@ impl Engine {
         self.send(payload).await;
     }
 
+    /// Publishes whatever this is.
+    pub async fn publish_payload(&mut self, payload: Bytes) {
+        self.ring.lock().unwrap().push_back((self.next, payload.clone()));
+        self.send(payload).await;
+    }
+
     /// A batch that reaches the ring only, as if the live message was lost.
     pub fn lose_live(&mut self, events: Vec<Value>) {
         self.record(events);

@@ -2,10 +2,25 @@
 //!
 //! In: the payload of an engine's event batch. Out: [`KvEvent`]s, field by field as the engine sent them, and for each
 //! event that cannot be read the [`SkipReason`]. Nothing is credited here: [`creditable`] decides which blocks of an
-//! event stand for their tokens alone, and `hub::replica_cache` keeps what a replica holds.
+//! event stand for their tokens alone, [`chaining`] where in a prompt they are, [`medium`] how near, and
+//! `hub::replica_cache` keeps what a replica holds.
+//!
+//! `README.md` beside this file has the layouts, field by field and version by version.
 
+pub mod batch;
+pub mod chaining;
 pub mod creditable;
+pub mod layout;
+pub mod medium;
+pub mod msgpack;
+pub mod python_hash;
+pub mod sglang;
+pub mod tensorrt_llm;
 pub mod vllm;
+
+use crate::native::hub::config::EngineKind;
+pub use batch::{MalformedBatch, decode};
+pub use layout::Dialect;
 
 /// An engine's own key of a block. Opaque: it is only compared, never computed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,12 +32,18 @@ pub enum EngineKey {
 }
 
 /// The content of one published message.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// The engine's clock when the batch was made, Unix time in seconds.
     pub timestamp: Option<f64>,
-    /// The events in order; `Err` for one that could not be read.
-    pub events: Vec<Result<KvEvent, EventFault>>,
+    /// The rank that published it.
+    pub data_parallel_rank: Option<i64>,
+    /// The events in order, with [`KvEvent::Missed`] for those that could not be read.
+    pub events: Vec<KvEvent>,
+    /// How many events could be read.
+    pub read: u64,
+    /// Why others could not, and how many.
+    pub faults: Vec<(EventFault, u64)>,
 }
 
 /// One event.
@@ -34,6 +55,17 @@ pub enum KvEvent {
     BlockRemoved(BlockRemoved),
     /// The cache is empty.
     AllBlocksCleared,
+    /// Not an engine's event: something was said here that is not known.
+    Missed(Missed),
+}
+
+/// What may have been said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// That blocks are stored.
+    Stores,
+    /// That blocks are gone, so that nothing known is certain any more.
+    Anything,
 }
 
 /// A run of consecutive blocks that entered the cache.
@@ -43,8 +75,10 @@ pub struct BlockStored {
     pub block_hashes: Vec<EngineKey>,
     /// The block before the first one; `None` at the start of a prompt.
     pub parent_block_hash: Option<EngineKey>,
-    /// The tokens of these blocks; can cover blocks that are not listed.
+    /// The tokens of these blocks, up to the first that is not a plain id; can cover blocks that are not listed.
     pub token_ids: Vec<u32>,
+    /// Tokens from the first on that is not a plain id.
+    pub further_tokens: usize,
     /// Tokens in a block.
     pub block_size: u64,
     /// The adapter's number, in engines that do not send its name.
@@ -95,7 +129,7 @@ pub enum ExtraKeys {
 }
 
 /// Why one event of a batch could not be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventFault {
     /// A tag this build does not know.
     UnknownTag,
@@ -121,8 +155,16 @@ pub enum SkipReason {
     UnknownParent,
     /// Removed blocks that are not known.
     UnknownBlock,
+    /// Blocks that are said to start no prompt and to follow no block.
+    UnprovenRoot,
+    /// Blocks whose key stands, or may stand, for more than one prefix.
+    AmbiguousKey,
     /// Blocks whose keys depend on more than tokens and adapter.
     ExtraKeys,
+    /// Blocks whose keys depend on a salt.
+    Salted,
+    /// Blocks whose keys depend on tokens after them.
+    Lookahead,
     /// Blocks of an adapter without a usable name.
     UnnamedAdapter,
     /// Blocks without tokens.
@@ -131,34 +173,41 @@ pub enum SkipReason {
     TokenCount,
     /// Blocks of another size than the replica's: partial ones.
     BlockSize,
-    /// Blocks outside the engine's own KV cache.
+    /// Blocks in a storage of unknown kind.
     Medium,
     /// Blocks of a further group of a hybrid cache.
     Group,
     /// Blocks of attention that does not read the whole prefix.
     AttentionKind,
-    /// Blocks on another machine.
-    Remote,
     /// A key that came again for other tokens; the earlier block is given up.
     KeyReused,
     /// Blocks of a scope beyond the hub's limit.
     TooManyScopes,
 }
 
+// === impl Dialect ===
+
+impl Dialect {
+    /// What `engine` writes; of one that is not stated, what any of them does.
+    pub const fn of(engine: EngineKind) -> Dialect {
+        match engine {
+            EngineKind::Auto => Dialect { pairs: true, digests: true, metadata: true },
+            EngineKind::Vllm => vllm::DIALECT,
+            EngineKind::Sglang => sglang::DIALECT,
+            EngineKind::TensorrtLlm => tensorrt_llm::DIALECT,
+        }
+    }
+}
+
 // === impl EventFault ===
 
 impl EventFault {
     /// The reason under which the event is counted.
-    pub fn reason(&self) -> SkipReason {
+    pub fn reason(self) -> SkipReason {
         match self {
             EventFault::UnknownTag => SkipReason::UnknownEvent,
             EventFault::Malformed { .. } => SkipReason::MalformedEvent,
         }
-    }
-
-    /// Whether the event may have said that blocks are gone, so that nothing known of the replica is certain any more.
-    pub fn may_hide_a_removal(&self) -> bool {
-        matches!(self, EventFault::Malformed { tag, .. } if *tag != vllm::BLOCK_STORED)
     }
 }
 
@@ -166,13 +215,17 @@ impl EventFault {
 
 impl SkipReason {
     /// Every reason.
-    pub const ALL: [SkipReason; 16] = [
+    pub const ALL: [SkipReason; 19] = [
         SkipReason::MalformedBatch,
         SkipReason::MalformedEvent,
         SkipReason::UnknownEvent,
         SkipReason::UnknownParent,
         SkipReason::UnknownBlock,
+        SkipReason::UnprovenRoot,
+        SkipReason::AmbiguousKey,
         SkipReason::ExtraKeys,
+        SkipReason::Salted,
+        SkipReason::Lookahead,
         SkipReason::UnnamedAdapter,
         SkipReason::NoTokens,
         SkipReason::TokenCount,
@@ -180,7 +233,6 @@ impl SkipReason {
         SkipReason::Medium,
         SkipReason::Group,
         SkipReason::AttentionKind,
-        SkipReason::Remote,
         SkipReason::KeyReused,
         SkipReason::TooManyScopes,
     ];
@@ -193,7 +245,11 @@ impl SkipReason {
             SkipReason::UnknownEvent => "unknown_event",
             SkipReason::UnknownParent => "unknown_parent",
             SkipReason::UnknownBlock => "unknown_block",
+            SkipReason::UnprovenRoot => "unproven_root",
+            SkipReason::AmbiguousKey => "ambiguous_key",
             SkipReason::ExtraKeys => "extra_keys",
+            SkipReason::Salted => "salted",
+            SkipReason::Lookahead => "lookahead",
             SkipReason::UnnamedAdapter => "unnamed_adapter",
             SkipReason::NoTokens => "no_tokens",
             SkipReason::TokenCount => "token_count",
@@ -201,9 +257,51 @@ impl SkipReason {
             SkipReason::Medium => "medium",
             SkipReason::Group => "group",
             SkipReason::AttentionKind => "attention_kind",
-            SkipReason::Remote => "remote",
             SkipReason::KeyReused => "key_reused",
             SkipReason::TooManyScopes => "too_many_scopes",
+        }
+    }
+
+    /// What it means, for people.
+    pub fn cause(self) -> &'static str {
+        match self {
+            SkipReason::MalformedBatch => "messages are not batches of KV events",
+            SkipReason::MalformedEvent => "an event has a field of the wrong type",
+            SkipReason::UnknownEvent => "events of an unknown kind",
+            SkipReason::UnknownParent => "the block before them is not known",
+            SkipReason::UnknownBlock => "blocks were removed that are not known",
+            SkipReason::UnprovenRoot => "this engine's events do not say where in a prompt blocks are",
+            SkipReason::AmbiguousKey => "this engine gives blocks of different prompts the same key",
+            SkipReason::ExtraKeys => "keys depend on more than tokens and adapter, such as images",
+            SkipReason::Salted => "keys depend on a salt",
+            SkipReason::Lookahead => "keys depend on the tokens after a block",
+            SkipReason::UnnamedAdapter => "an adapter has no name; `adapter_names` can give its number one",
+            SkipReason::NoTokens => "blocks came without tokens",
+            SkipReason::TokenCount => "tokens do not cover the blocks exactly",
+            SkipReason::BlockSize => "blocks of another size than the replica's",
+            SkipReason::Medium => "blocks in a storage of unknown kind",
+            SkipReason::Group => "blocks of a further group of a hybrid cache",
+            SkipReason::AttentionKind => "blocks of attention that does not read the whole prefix",
+            SkipReason::KeyReused => "a key came again for other tokens",
+            SkipReason::TooManyScopes => "more adapters than the hub keeps apart",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_has_every_reason() {
+        let readme = include_str!("README.md");
+        let rows: Vec<&str> = readme
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+            .map(|(reason, _)| reason)
+            .collect();
+        for reason in SkipReason::ALL {
+            assert!(rows.contains(&reason.as_str()), "{}", reason.as_str());
         }
     }
 }

@@ -47,12 +47,22 @@ struct Stored {
     idle_since: u64,
 }
 
+/// What a sequence's keys depend on besides its tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Namespace<'a> {
+    /// The LoRA adapter that computes it, if one does.
+    pub lora: Option<&'a str>,
+    /// The salt that keeps it apart from others' sequences, if there is one.
+    pub salt: Option<&'a str>,
+}
+
 /// The blocks of a running request. Give it back with [`BlockCache::release`], or its blocks stay in use.
 #[derive(Debug)]
 #[must_use]
 pub struct Sequence {
-    /// The LoRA adapter that computes it, if one does, and the root of its keys.
     lora: Option<Arc<str>>,
+    salt: Option<Arc<str>>,
+    /// The root of its keys, which has both.
     root: EngineKey,
     /// The tokens computed so far, once [`BlockCache::store`] was called.
     token_ids: Vec<u32>,
@@ -106,18 +116,20 @@ impl BlockCache {
     }
 
     /// Takes in a sequence: reuses the leading blocks of `prompt` that are stored, takes the blocks for the rest, and
-    /// sets blocks aside for `more_tokens` beyond it. `lora` is the adapter that computes it, if one does.
+    /// sets blocks aside for `more_tokens` beyond it.
     ///
     /// # Errors
     /// [`NoRoom`] when other sequences use too many blocks; nothing has changed then.
     pub fn admit(
         &mut self,
-        lora: Option<&str>,
+        namespace: Namespace<'_>,
         prompt: &[u32],
         more_tokens: usize,
         events: &mut Vec<KvEvent>,
     ) -> Result<Sequence, NoRoom> {
+        let Namespace { lora, salt } = namespace;
         let root = lora.map_or(self.root, |name| self.root.of_adapter(name));
+        let root = salt.map_or(root, |salt| root.of_salt(salt));
         let keys = self.leading_run(root, prompt);
         let now = prompt.len().div_ceil(self.block_size) - keys.len();
         let in_all = prompt.len().saturating_add(more_tokens).div_ceil(self.block_size) - keys.len();
@@ -135,28 +147,29 @@ impl BlockCache {
         }
         self.reserved += in_all - now;
         let cached_tokens = keys.len() * self.block_size;
-        let (lora, token_ids) = (lora.map(Arc::from), prompt.to_vec());
-        Ok(Sequence { lora, root, token_ids, keys, unstored: now, reserved: in_all - now, cached_tokens })
+        let (lora, salt, token_ids) = (lora.map(Arc::from), salt.map(Arc::from), prompt.to_vec());
+        Ok(Sequence { lora, salt, root, token_ids, keys, unstored: now, reserved: in_all - now, cached_tokens })
     }
 
     /// Stores every full block of the sequence that is not stored yet: its tokens have been computed.
     pub fn store(&mut self, sequence: &mut Sequence, events: &mut Vec<KvEvent>) {
-        let Sequence { lora, root, token_ids, keys, unstored, .. } = sequence;
+        let Sequence { lora, salt, root, token_ids, keys, unstored, .. } = sequence;
         let mut run = Run::default();
+        let (lora, salt) = (lora.as_ref(), salt.as_ref());
         for block in token_ids.chunks_exact(self.block_size).skip(keys.len()) {
             let parent = keys.last().copied();
             let key = parent.unwrap_or(*root).child(block);
             *unstored = unstored.saturating_sub(1);
             self.unstored = self.unstored.saturating_sub(1);
             if self.use_stored(&key) {
-                run.finish(self.block_size, lora.as_ref(), events);
+                run.finish(self.block_size, lora, salt, events);
             } else {
                 self.stored.insert(key, Stored { users: 1, idle_since: 0 });
                 run.push(parent, key, block);
             }
             keys.push(key);
         }
-        run.finish(self.block_size, lora.as_ref(), events);
+        run.finish(self.block_size, lora, salt, events);
     }
 
     /// Adds a generated token that has been computed, and stores the block that it completes. A token beyond those
@@ -269,10 +282,17 @@ impl Run {
         self.token_ids.extend_from_slice(block);
     }
 
-    fn finish(&mut self, block_size: usize, lora: Option<&Arc<str>>, events: &mut Vec<KvEvent>) {
+    fn finish(
+        &mut self,
+        block_size: usize,
+        lora: Option<&Arc<str>>,
+        salt: Option<&Arc<str>>,
+        events: &mut Vec<KvEvent>,
+    ) {
         let Run { parent, keys, token_ids } = std::mem::take(self);
         if !keys.is_empty() {
-            events.push(KvEvent::BlockStored { keys, parent, token_ids, block_size, lora: lora.cloned() });
+            let (lora, salt) = (lora.cloned(), salt.cloned());
+            events.push(KvEvent::BlockStored { keys, parent, token_ids, block_size, lora, salt });
         }
     }
 }

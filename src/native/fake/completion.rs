@@ -1,7 +1,7 @@
 //! What is asked for: the body of a request for text.
 //!
 //! In: a body. Out: a [`CompletionRequest`], or a fault that names the field. Read are the prompt, `model`, `n` (only 1),
-//! `stream`, `stream_options.include_usage`, `return_token_ids` and how many tokens to generate; null counts as absent; all
+//! `stream`, `stream_options.include_usage`, `return_token_ids`, `cache_salt` and how many tokens to generate; null counts as absent; all
 //! other fields are accepted and have no effect but on what a chat template makes of them.
 //!
 //! | [`Api`] | Prompt | Tokens to generate |
@@ -35,6 +35,8 @@ pub struct CompletionRequest {
     pub api: Api,
     /// The LoRA adapter that is to compute it; none for the model itself.
     pub lora: Option<String>,
+    /// The salt of its blocks' keys, if it has one.
+    pub salt: Option<String>,
     /// The prompt.
     pub prompt: Vec<u32>,
     /// Tokens to generate, at least 1.
@@ -93,6 +95,7 @@ impl CompletionRequest {
         let request = CompletionRequest {
             api,
             lora,
+            salt: parse_salt(&body)?,
             prompt: match api {
                 Api::Completions => parse_prompt(&body, vocabulary)?,
                 Api::Chat(api) => conversation(api, bytes, vocabulary)?,
@@ -131,6 +134,15 @@ impl Served<'_> {
             Some(Value::String(name)) => Err(InvalidRequest::UnknownModel(name.clone())),
             Some(other) => Err(wrong_type("model", other, "a string")),
         }
+    }
+}
+
+/// As in vLLM, a salt is a text that is not empty.
+fn parse_salt(body: &Map<String, Value>) -> Result<Option<String>, InvalidRequest> {
+    match present(body, "cache_salt") {
+        None => Ok(None),
+        Some(Value::String(salt)) if !salt.is_empty() => Ok(Some(salt.clone())),
+        Some(other) => Err(wrong_type("cache_salt", other, "a string that is not empty")),
     }
 }
 
@@ -271,6 +283,7 @@ mod tests {
         let expected = CompletionRequest {
             api: Api::Completions,
             lora: None,
+            salt: None,
             prompt: vec![97, 98],
             max_tokens: 16,
             stream: false,
@@ -285,6 +298,7 @@ mod tests {
         let expected = CompletionRequest {
             api: Api::Completions,
             lora: None,
+            salt: None,
             prompt: vec![1, u32::MAX],
             max_tokens: 3,
             stream: true,

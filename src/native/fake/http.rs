@@ -27,6 +27,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
+use super::cache::Namespace;
 use super::completion::{
     Api, CompletionRequest, InvalidRequest, Served, conversation, invalid, object, plain, present,
 };
@@ -169,8 +170,8 @@ async fn generate(app: App, headers: &HeaderMap, body: &[u8], api: Api) -> Respo
         Ok(request) => request,
         Err(fault) => return refusal(&fault),
     };
-    let Ok(generation) = app.scheduler.prefill(request.lora.as_deref(), &request.prompt, request.max_tokens).await
-    else {
+    let namespace = Namespace { lora: request.lora.as_deref(), salt: request.salt.as_deref() };
+    let Ok(generation) = app.scheduler.prefill(namespace, &request.prompt, request.max_tokens).await else {
         let message = "the engine is shutting down";
         return error(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", None, message);
     };

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::events::{EventEncoding, EventFormat, HashForm};
+use super::events::{EventEncoding, EventFormat, HashForm, Switch};
 use crate::fingerprint::BlockSize;
 
 /// Options of one engine.
@@ -42,9 +42,15 @@ pub struct EngineOptions {
     /// Tokens in a block.
     #[arg(long, default_value = "16", value_parser = parse_block_size)]
     pub block_size: BlockSize,
-    /// Layout of events and replies: array as in vLLM 0.23, map as in vLLM 0.26.
+    /// Layout of events and replies: array as in vLLM 0.23, map as in vLLM 0.26, others by engine and version.
     #[arg(long, value_enum, default_value_t)]
     pub event_encoding: EventEncoding,
+    /// Layout from the batch --switch-encoding-at on.
+    #[arg(long, value_enum, requires = "switch_encoding_at")]
+    pub switch_encoding: Option<EventEncoding>,
+    /// Number of the first batch in the layout of --switch-encoding.
+    #[arg(long, requires = "switch_encoding")]
+    pub switch_encoding_at: Option<u64>,
     /// Form of published block hashes: 64-bit integers or 32 bytes.
     #[arg(long, value_enum, default_value_t)]
     pub hash_form: HashForm,
@@ -82,7 +88,9 @@ pub struct Timing {
 impl EngineOptions {
     /// How events are written.
     pub fn event_format(&self) -> EventFormat {
-        EventFormat { encoding: self.event_encoding, hash_form: self.hash_form }
+        let switch = self.switch_encoding_at.zip(self.switch_encoding);
+        let switch = switch.map(|(sequence, encoding)| Switch { sequence, encoding });
+        EventFormat { encoding: self.event_encoding, hash_form: self.hash_form, switch }
     }
 }
 
@@ -101,6 +109,8 @@ impl Default for EngineOptions {
             blocks: NonZeroUsize::MIN.saturating_add(4095),
             block_size: BlockSize::DEFAULT,
             event_encoding: EventEncoding::default(),
+            switch_encoding: None,
+            switch_encoding_at: None,
             hash_form: HashForm::default(),
             replay_buffer: NonZeroUsize::MIN.saturating_add(9_999),
             max_running: NonZeroUsize::MIN.saturating_add(7),

@@ -5,9 +5,9 @@
 //! owns the sequence, the buffer and both sockets, so what is replayed and what is published never disagree.
 //!
 //! A replay request is `[identity, "", start]`; anything else is logged and gets no reply. Replies, after the identity
-//! and an empty frame, one message per batch and one to end: under [`EventEncoding::Array`] `[sequence, payload]` and
-//! `[FF x 8, ""]` (vLLM up to 0.25), under [`EventEncoding::Map`] `[topic, sequence, payload]` and
-//! `["", FF x 8, ""]` (from 0.26).
+//! and an empty frame, one message per batch and one to end: as [the layout's release](super::events::EventEncoding) does,
+//! `[sequence, payload]` and `[FF x 8, ""]` (vLLM up to 0.25) or `[topic, sequence, payload]` and `["", FF x 8, ""]` (from
+//! 0.26).
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, ZmqMessage};
 
-use super::events::{EventEncoding, EventFormat, KvEvent};
+use super::events::{EventFormat, KvEvent};
 
 /// What ends a replay, in place of a sequence.
 const END_OF_REPLAY: [u8; 8] = [0xFF; 8];
@@ -160,7 +160,7 @@ impl Publisher {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let since_epoch = batch.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let payload = match self.format.encode_batch(since_epoch.as_secs_f64(), &batch.events) {
+        let payload = match self.format.at(sequence).encode_batch(since_epoch.as_secs_f64(), &batch.events) {
             Ok(payload) => Bytes::from(payload),
             Err(error) => return tracing::error!(sequence, %error, "batch not encoded"),
         };
@@ -194,9 +194,10 @@ impl Publisher {
         for (topic, sequence, payload) in batches.chain([end]) {
             let head = [client.clone(), Bytes::new()];
             socket
-                .send(match self.format.encoding {
-                    EventEncoding::Array => message(head.into_iter().chain([sequence, payload])),
-                    EventEncoding::Map => message(head.into_iter().chain([topic, sequence, payload])),
+                .send(if self.format.encoding.replays_with_topic() {
+                    message(head.into_iter().chain([topic, sequence, payload]))
+                } else {
+                    message(head.into_iter().chain([sequence, payload]))
                 })
                 .await?;
         }

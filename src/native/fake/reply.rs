@@ -310,6 +310,7 @@ mod tests {
         let request = CompletionRequest {
             api,
             lora: None,
+            salt: None,
             prompt: vec![1, 2],
             max_tokens: 2,
             stream: true,

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::cache::{BlockCache, BlocksInUse, Sequence};
+use super::cache::{BlockCache, BlocksInUse, Namespace, Sequence};
 use super::engine_key::EngineKey;
 use super::events::KvEvent;
 use super::options::{EngineOptions, Timing};
@@ -88,6 +88,9 @@ impl Scheduler {
     /// An idle scheduler over an empty cache, which generates tokens among `generated`.
     pub fn new(options: &EngineOptions, generated: Arc<[u32]>, sink: EventSink) -> Scheduler {
         let cache = BlockCache::new(options.blocks, options.block_size, EngineKey::random_root());
+        if options.event_encoding.announces_an_empty_cache() {
+            sink.publish(vec![KvEvent::AllBlocksCleared]);
+        }
         Scheduler(Arc::new(Shared {
             places: Arc::new(Semaphore::new(options.max_running.get().min(Semaphore::MAX_PERMITS))),
             prefill_lane: tokio::sync::Mutex::new(()),
@@ -124,21 +127,21 @@ impl Scheduler {
         self.0.places.close();
     }
 
-    /// Waits until the request can run and computes its prompt, on a LoRA adapter if one is named. The prompt and
+    /// Waits until the request can run and computes its prompt. The prompt and
     /// `max_tokens` together must not exceed [`Scheduler::capacity_tokens`], or the request waits forever.
     ///
     /// # Errors
     /// When the engine shuts down before the request runs.
     pub async fn prefill(
         &self,
-        lora: Option<&str>,
+        namespace: Namespace<'_>,
         prompt: &[u32],
         max_tokens: usize,
     ) -> Result<Generation, ShuttingDown> {
         let waiting = Waiting::new(self);
         let place = Arc::clone(&self.0.places).acquire_owned().await.map_err(|_| ShuttingDown)?;
         let _lane = self.0.prefill_lane.lock().await;
-        let sequence = self.admit(lora, prompt, max_tokens).await;
+        let sequence = self.admit(namespace, prompt, max_tokens).await;
         drop(waiting);
 
         let cached_tokens = sequence.cached_tokens();
@@ -156,13 +159,13 @@ impl Scheduler {
         })
     }
 
-    async fn admit(&self, lora: Option<&str>, prompt: &[u32], max_tokens: usize) -> Sequence {
+    async fn admit(&self, namespace: Namespace<'_>, prompt: &[u32], max_tokens: usize) -> Sequence {
         // The last generated token is never fed back, so nothing is cached for it.
         let more_tokens = if self.0.generated_tokens_cached { max_tokens.saturating_sub(1) } else { 0 };
         loop {
             // Listens before it tries, so that no release in between is missed.
             let released = self.0.released.notified();
-            let admitted = self.state().change(|cache, events| cache.admit(lora, prompt, more_tokens, events));
+            let admitted = self.state().change(|cache, events| cache.admit(namespace, prompt, more_tokens, events));
             match admitted {
                 Ok(sequence) => return sequence,
                 Err(_) => released.await,
@@ -295,7 +298,7 @@ mod tests {
 
     async fn complete(scheduler: &Scheduler, prompt: Vec<u32>, max_tokens: usize) -> (usize, Duration) {
         let start = Instant::now();
-        let mut generation = scheduler.prefill(None, &prompt, max_tokens).await.unwrap();
+        let mut generation = scheduler.prefill(Namespace::default(), &prompt, max_tokens).await.unwrap();
         let first_token = start.elapsed();
         while generation.next_token().await.is_some() {}
         (generation.cached_tokens(), first_token)
@@ -337,7 +340,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_waits_for_blocks() {
         let scheduler = scheduler(10, 8);
-        let first = scheduler.prefill(None, &[1; 150], 10).await.unwrap();
+        let first = scheduler.prefill(Namespace::default(), &[1; 150], 10).await.unwrap();
         let waiting = tokio::spawn({
             let scheduler = scheduler.clone();
             async move { complete(&scheduler, vec![2; 20], 1).await.1 }

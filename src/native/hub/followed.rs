@@ -11,7 +11,7 @@ use super::snapshot::{MAX_BLOCKS, ReplicaSnapshot, in_runs};
 use crate::fingerprint::{BlockSize, PrefixHash};
 use crate::native::engine::KvEvent;
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock,
 };
 use crate::publisher::Publisher;
 
@@ -212,7 +212,12 @@ fn publish(publisher: &mut Publisher, replica: ReplicaSlot, change: Change, now_
                 publisher.publish(Observation::Removed { replica, scope, keys });
             }
         }
-        Change::Stored(Chained { scope, parent, blocks }) => {
+        Change::Moved(blocks) => {
+            for observation in in_runs(replica, blocks) {
+                publisher.publish(observation);
+            }
+        }
+        Change::Stored(Chained { scope, tier, parent, blocks }) => {
             let mut parent = parent.map(BlockKey::from);
             for blocks in blocks.chunks(MAX_BLOCKS) {
                 let blocks: Vec<StoredBlock> = blocks.iter().map(stored_block).collect();
@@ -220,7 +225,7 @@ fn publish(publisher: &mut Publisher, replica: ReplicaSlot, change: Change, now_
                 publisher.publish(Observation::Stored(Stored {
                     replica,
                     scope,
-                    tier: Tier::T1,
+                    tier,
                     last_seen_ms: now_ms,
                     parent: std::mem::replace(&mut parent, end),
                     chained: true,
@@ -246,7 +251,7 @@ impl Replica {
             hash_scheme: config.hash_scheme.clone(),
             adapter_id: String::new(),
         };
-        let cache = ReplicaCache::new(config.block_size);
+        let cache = ReplicaCache::new(config.block_size).with_adapter_names(config.adapter_names.clone());
         Replica { id: config.id.clone(), base, cache, announced: None, stats: None }
     }
 

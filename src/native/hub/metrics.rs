@@ -56,6 +56,7 @@ struct HubMetrics {
     reassert_suspended: Family<ReplicaLabel, Gauge>,
     scrapes_failed: Family<ReplicaLabel, Counter>,
     connected: Family<ReplicaLabel, Gauge>,
+    unreadable: Family<ReplicaLabel, Gauge>,
     event_sequence: Family<ReplicaLabel, Gauge>,
     blocks_held: Family<ReplicaLabel, Gauge>,
     pressure: Family<ReplicaLabel, Gauge<f64, AtomicU64>>,
@@ -95,6 +96,8 @@ pub struct ReplicaMetrics {
     pub scrapes_failed: Counter,
     /// 1 while connected to the publisher.
     pub connected: Gauge,
+    /// 1 while nothing that the engine sends can be read.
+    pub unreadable: Gauge,
     /// The number of the last event message applied; -1 before the first.
     pub last_sequence: Gauge,
 }
@@ -146,6 +149,7 @@ impl Metrics {
             reassert_suspended: self.hub.reassert_suspended.get_or_create_owned(&label),
             scrapes_failed: self.hub.scrapes_failed.get_or_create_owned(&label),
             connected: self.hub.connected.get_or_create_owned(&label),
+            unreadable: self.hub.unreadable.get_or_create_owned(&label),
             last_sequence,
         }
     }
@@ -218,6 +222,8 @@ impl HubMetrics {
         let help = "Blocks, events or batches that were not credited, by reason";
         registry.register("skipped", help, metrics.skipped.clone());
         registry.register("connected", "1 while connected to the event publisher", metrics.connected.clone());
+        let help = "1 while nothing that an engine sends can be read";
+        registry.register("unreadable", help, metrics.unreadable.clone());
         let help = "1 while a replica is not said to hold what it held, as events may have been missed";
         registry.register("reassert_suspended", help, metrics.reassert_suspended.clone());
         let help = "Number of the last event message applied, -1 before the first";

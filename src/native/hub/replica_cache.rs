@@ -3,17 +3,31 @@
 //! In: [`KvEvent`]s in the order the engine made them. Out: the [`Change`]s in terms of prefix hashes that they amount
 //! to, and a [`Tally`] of what was and was not credited. No I/O, no clock.
 //!
-//! A block is credited when its whole prefix is known: its event has no parent, or a parent that is itself credited. An
-//! unknown parent is never taken for the start of a prompt; such blocks are skipped and counted, until a replay brings
+//! A block is credited when its whole prefix is known: its event starts a prompt, or has a parent that is itself credited.
+//! An unknown parent is never taken for the start of a prompt; such blocks are skipped and counted, until a replay brings
 //! the parent or a clear makes them moot. Errors are on the side of too little: a block the replica holds may be
 //! missing here, a block it does not hold is not here.
+//!
+//! A block can be in several storages at once; it is held in the nearest, and gone when it has left all of them.
+//!
+//! Where an engine's keys stand for a block alone ([`Chaining`]), a key names a block only while no more than one prefix
+//! can have it. One that may have two is ambiguous until the engine's cache is known to be empty: nothing is credited
+//! under it or after it. For that, every block since the cache was empty must have been seen.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use super::replica_blocks::{Blocks, Entry, Left};
 use crate::fingerprint::{BlockSize, PrefixHash, prefix_hashes};
-use crate::native::engine::creditable::{Run, check_place, creditable_run};
-use crate::native::engine::{BlockRemoved, BlockStored, EngineKey, KvEvent, SkipReason};
-use crate::observation::ScopeSlot;
+use crate::native::engine::chaining::{Before, Chaining};
+use crate::native::engine::creditable::{AdapterNames, Run, check_group, check_kind, creditable_run};
+use crate::native::engine::medium::{Media, Medium};
+use crate::native::engine::{BlockRemoved, BlockStored, EngineKey, KvEvent, Missed, SkipReason};
+use crate::observation::{ScopeSlot, Tier};
+
+pub use super::replica_blocks::HeldBlock;
+
+/// The most ambiguous keys that are kept; beyond them no block is taken to follow such a key.
+const MAX_AMBIGUOUS: usize = 1 << 18;
 
 /// The blocks of one replica.
 #[derive(Debug, Default)]
@@ -22,21 +36,24 @@ pub struct ReplicaCache {
     block_size: Option<BlockSize>,
     /// Whether `block_size` was configured.
     block_size_is_fixed: bool,
-    blocks: HashMap<EngineKey, BlockRef>,
-    held: HashMap<(ScopeSlot, PrefixHash), HeldBlock>,
+    adapter_names: AdapterNames,
+    blocks: Blocks,
+    /// Keys that may stand for more than one prefix.
+    ambiguous: HashSet<EngineKey>,
+    /// Whether everything was seen since the engine's cache was empty.
+    since_empty: bool,
+    groups: Groups,
 }
 
-/// A block that the replica holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeldBlock {
-    /// The block before it; `None` at the start of a prompt.
-    pub parent: Option<PrefixHash>,
-    /// Tokens from the start of the prompt to the end of this block.
-    pub token_count: u32,
-    /// When it was last reported, Unix time in ms.
-    pub last_seen_ms: u64,
-    /// Engine keys that stand for it.
-    keys: u32,
+/// What is known of a hybrid cache's groups.
+#[derive(Clone, Copy, Debug, Default)]
+struct Groups {
+    /// There is more than one.
+    are_several: bool,
+    /// There is more than one, and the first was not said to have attention that reads the whole prefix.
+    are_unnamed: bool,
+    /// Blocks of such a first group were credited when it seemed to be the only one.
+    credited_unnamed: bool,
 }
 
 /// What an event changed.
@@ -44,6 +61,8 @@ pub struct HeldBlock {
 pub enum Change {
     /// These blocks are held, or were reported again.
     Stored(Chained),
+    /// These blocks are held in another tier than before, in no order.
+    Moved(Vec<(ScopeSlot, PrefixHash, HeldBlock)>),
     /// These blocks are not held any more.
     Removed(ScopeSlot, Vec<PrefixHash>),
     /// Nothing is held any more.
@@ -56,6 +75,8 @@ pub enum Change {
 pub struct Chained {
     /// What the hashes are relative to.
     pub scope: ScopeSlot,
+    /// Where all of them are held.
+    pub tier: Tier,
     /// The block before the first one, held or not; `None` at the start of a prompt.
     pub parent: Option<PrefixHash>,
     /// Hash and tokens up to its end of each block, at least one.
@@ -75,11 +96,12 @@ pub struct Tally {
     pub skipped: HashMap<SkipReason, u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct BlockRef {
-    scope: ScopeSlot,
-    hash: PrefixHash,
-    token_count: u32,
+/// What an event is applied with, and where what comes of it goes.
+struct Effects<'a> {
+    now_ms: u64,
+    scope_of: &'a mut dyn FnMut(&str) -> Option<ScopeSlot>,
+    changes: &'a mut Vec<Change>,
+    tally: &'a mut Tally,
 }
 
 // === impl ReplicaCache ===
@@ -90,14 +112,19 @@ impl ReplicaCache {
         ReplicaCache { block_size, block_size_is_fixed: block_size.is_some(), ..ReplicaCache::default() }
     }
 
+    /// With names for adapters that come as numbers.
+    pub fn with_adapter_names(self, adapter_names: AdapterNames) -> ReplicaCache {
+        ReplicaCache { adapter_names, ..self }
+    }
+
     /// Blocks held, counting two engine keys with the same prefix once.
     pub fn len(&self) -> usize {
-        self.held.len()
+        self.blocks.len()
     }
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.blocks.is_empty()
     }
 
     /// Tokens in a full block, as far as it is known.
@@ -107,7 +134,7 @@ impl ReplicaCache {
 
     /// The blocks held, in no order.
     pub fn held(&self) -> impl Iterator<Item = (ScopeSlot, PrefixHash, HeldBlock)> + '_ {
-        self.held.iter().map(|((scope, hash), block)| (*scope, *hash, *block))
+        self.blocks.held()
     }
 
     /// Applies one event reported at `now_ms`, Unix time in ms.
@@ -121,54 +148,118 @@ impl ReplicaCache {
         changes: &mut Vec<Change>,
         tally: &mut Tally,
     ) {
+        let mut effects = Effects { now_ms, scope_of, changes, tally };
         match event {
-            KvEvent::BlockStored(event) => self.stored(event, now_ms, scope_of, changes, tally),
-            KvEvent::BlockRemoved(event) => self.removed(event, changes, tally),
-            KvEvent::AllBlocksCleared => self.clear(changes, tally),
+            KvEvent::BlockStored(event) => self.stored(event, &mut effects),
+            KvEvent::BlockRemoved(event) => self.removed(event, &mut effects),
+            KvEvent::AllBlocksCleared => {
+                self.clear(effects.changes, effects.tally);
+                self.since_empty = true;
+            }
+            KvEvent::Missed(Missed::Anything) => self.clear(effects.changes, effects.tally),
+            KvEvent::Missed(Missed::Stores) => self.since_empty = false,
         }
     }
 
-    /// Forgets everything.
+    /// Forgets everything: what the engine holds is not known.
     pub fn clear(&mut self, changes: &mut Vec<Change>, tally: &mut Tally) {
         tally.cleared += 1;
         if !self.is_empty() {
             changes.push(Change::Cleared);
         }
-        self.blocks = HashMap::new();
-        self.held = HashMap::new();
+        self.blocks = Blocks::default();
+        self.ambiguous = HashSet::new();
+        self.since_empty = false;
+        self.groups = Groups { credited_unnamed: false, ..self.groups };
         if !self.block_size_is_fixed {
             self.block_size = None;
         }
     }
 
-    fn stored(
-        &mut self,
-        event: &BlockStored,
-        now_ms: u64,
-        scope_of: &mut dyn FnMut(&str) -> Option<ScopeSlot>,
-        changes: &mut Vec<Change>,
-        tally: &mut Tally,
-    ) {
+    fn stored(&mut self, event: &BlockStored, effects: &mut Effects<'_>) {
+        self.learn_groups(event, effects);
+        let chaining = Chaining::of(event);
         let all = event.block_hashes.len();
-        let credited = creditable_run(event).and_then(|run| {
-            self.check_block_size(run.block_size)?;
-            let scope = scope_of(run.adapter_id).ok_or(SkipReason::TooManyScopes)?;
-            let parent = self.parent(event, scope)?;
-            self.credit(run, scope, parent, now_ms, changes, tally)
-        });
+        let credited = match Medium::of(&event.place) {
+            Ok(medium) if medium != Medium::Gpu && is_bare(event) => self.known_elsewhere(event, medium, effects),
+            Ok(medium) => self.with_tokens(event, medium, chaining, effects),
+            Err(reason) => Err(reason),
+        };
         match credited {
-            Ok(credited) => tally.skip(SkipReason::ExtraKeys, all - credited),
-            Err(reason) => tally.skip(reason, all.max(1)),
+            Ok(credited) => effects.tally.skip(SkipReason::ExtraKeys, all - credited),
+            Err(reason) => effects.tally.skip(reason, all.max(1)),
+        }
+        if chaining.is_unchained {
+            let credited = credited.unwrap_or(0);
+            event.block_hashes.iter().skip(credited).for_each(|key| self.doubt(key, effects));
         }
     }
 
-    /// Partial blocks are smaller than full ones, and nothing else tells them apart.
-    fn check_block_size(&mut self, block_size: BlockSize) -> Result<(), SkipReason> {
+    /// A first group of unnamed attention is taken for the only one until there is another.
+    fn learn_groups(&mut self, event: &BlockStored, effects: &mut Effects<'_>) {
+        if check_group(&event.place).is_ok() {
+            return;
+        }
+        self.groups.are_several = true;
+        self.groups.are_unnamed |= event.kv_cache_spec_kind.is_none();
+        if self.groups.are_unnamed && self.groups.credited_unnamed {
+            self.clear(effects.changes, effects.tally);
+        }
+    }
+
+    /// Blocks that are named by their keys alone: those that are known are in one more storage.
+    fn known_elsewhere(
+        &mut self,
+        event: &BlockStored,
+        medium: Medium,
+        effects: &mut Effects<'_>,
+    ) -> Result<usize, SkipReason> {
+        check_group(&event.place)?;
+        check_kind(event)?;
+        if self.groups.are_several && event.kv_cache_spec_kind.is_none() {
+            return Err(SkipReason::Group);
+        }
+        for key in &event.block_hashes {
+            let known = self.blocks.find(key).filter(|entry| !entry.is_unchained);
+            match known.and_then(|_| self.blocks.add(key, Media::only(medium), effects.now_ms)) {
+                Some((entry, held)) => effects.again(entry, held),
+                None => effects.tally.skip(SkipReason::NoTokens, 1),
+            }
+        }
+        Ok(event.block_hashes.len())
+    }
+
+    fn with_tokens(
+        &mut self,
+        event: &BlockStored,
+        medium: Medium,
+        chaining: Chaining<'_>,
+        effects: &mut Effects<'_>,
+    ) -> Result<usize, SkipReason> {
+        let names = std::mem::take(&mut self.adapter_names);
+        let credited = creditable_run(event, &names).and_then(|run| {
+            self.check_block_size(run.block_size, medium)?;
+            let is_unnamed = event.place.group_idx.is_some() && event.kv_cache_spec_kind.is_none();
+            if is_unnamed && self.groups.are_unnamed {
+                return Err(SkipReason::Group);
+            }
+            let scope = (effects.scope_of)(run.adapter_id).ok_or(SkipReason::TooManyScopes)?;
+            let parent = self.parent(chaining, scope)?;
+            self.groups.credited_unnamed |= is_unnamed;
+            self.credit(run, scope, parent, medium, chaining.is_unchained, effects)
+        });
+        self.adapter_names = names;
+        credited
+    }
+
+    /// Partial blocks are smaller than full ones, and nothing else tells them apart. Other storages can have blocks of
+    /// their own size.
+    fn check_block_size(&mut self, block_size: BlockSize, medium: Medium) -> Result<(), SkipReason> {
+        let is_fixed = self.block_size_is_fixed || medium != Medium::Gpu;
         match self.block_size {
             Some(expected) if block_size == expected => Ok(()),
-            Some(expected) if self.block_size_is_fixed || block_size.tokens() < expected.tokens() => {
-                Err(SkipReason::BlockSize)
-            }
+            Some(expected) if is_fixed || block_size.tokens() < expected.tokens() => Err(SkipReason::BlockSize),
+            None if is_fixed => Err(SkipReason::BlockSize),
             _ => {
                 self.block_size = Some(block_size);
                 Ok(())
@@ -176,11 +267,19 @@ impl ReplicaCache {
         }
     }
 
-    fn parent(&self, event: &BlockStored, scope: ScopeSlot) -> Result<Option<BlockRef>, SkipReason> {
-        let Some(key) = &event.parent_block_hash else { return Ok(None) };
-        match self.blocks.get(key) {
-            Some(parent) if parent.scope == scope => Ok(Some(*parent)),
-            _ => Err(SkipReason::UnknownParent),
+    fn parent(&self, chaining: Chaining<'_>, scope: ScopeSlot) -> Result<Option<Entry>, SkipReason> {
+        let key = match chaining.before {
+            Before::Nothing => return Ok(None),
+            Before::NotSaid => return Err(SkipReason::UnprovenRoot),
+            Before::Block(key) => key,
+        };
+        let parent = self.blocks.find(key).filter(|parent| parent.scope == scope);
+        match parent {
+            // Its key is another prefix's too, for all that is known.
+            Some(parent) if parent.is_unchained && !self.since_empty => Err(SkipReason::AmbiguousKey),
+            Some(parent) => Ok(Some(parent)),
+            None if self.ambiguous.contains(key) => Err(SkipReason::AmbiguousKey),
+            None => Err(SkipReason::UnknownParent),
         }
     }
 
@@ -188,10 +287,10 @@ impl ReplicaCache {
         &mut self,
         run: Run<'_>,
         scope: ScopeSlot,
-        parent: Option<BlockRef>,
-        now_ms: u64,
-        changes: &mut Vec<Change>,
-        tally: &mut Tally,
+        parent: Option<Entry>,
+        medium: Medium,
+        is_unchained: bool,
+        effects: &mut Effects<'_>,
     ) -> Result<usize, SkipReason> {
         let start = parent.map_or(0, |parent| parent.token_count);
         let end = u32::try_from(run.token_ids.len()).ok().and_then(|tokens| start.checked_add(tokens));
@@ -200,88 +299,118 @@ impl ReplicaCache {
 
         let mut previous = parent.map(|parent| parent.hash);
         let mut token_count = start;
-        let mut stored = Chained { scope, parent: previous, blocks: Vec::with_capacity(run.keys.len()) };
+        let tier = medium.tier();
+        let mut stored = Chained { scope, tier, parent: previous, blocks: Vec::with_capacity(run.keys.len()) };
         for (key, hash) in run.keys.iter().zip(prefix_hashes(run.token_ids, run.block_size, previous)) {
             token_count += step;
-            let block = BlockRef { scope, hash, token_count };
-            match self.blocks.insert(key.clone(), block) {
-                Some(earlier) if (earlier.scope, earlier.hash) == (scope, hash) => self.refresh(block, now_ms),
-                earlier => {
-                    self.hold(block, previous, now_ms);
-                    if let Some(earlier) = earlier {
-                        tally.skip(SkipReason::KeyReused, 1);
-                        let rest = Chained { scope, parent: previous, blocks: Vec::new() };
-                        push_stored(changes, std::mem::replace(&mut stored, rest));
-                        if self.release(earlier) {
-                            tally.removed += 1;
-                            changes.push(Change::Removed(earlier.scope, vec![earlier.hash]));
-                        }
-                    }
-                }
+            let entry = Entry { scope, hash, token_count, media: Media::only(medium), is_unchained };
+            let earlier = self.blocks.named(key).filter(|earlier| !earlier.is_same_block(&entry));
+            if is_unchained && (earlier.is_some() || self.ambiguous.contains(key)) {
+                push_stored(effects.changes, stored);
+                return Err(SkipReason::AmbiguousKey);
+            }
+            if earlier.is_some() {
+                effects.tally.skip(SkipReason::KeyReused, 1);
+            }
+            let tier = self.blocks.store(key, entry, previous, effects.now_ms);
+            if earlier.is_some() || tier != stored.tier {
+                let rest = Chained { scope, tier, parent: previous, blocks: Vec::new() };
+                push_stored(effects.changes, std::mem::replace(&mut stored, rest));
+            }
+            if let Some(earlier) = earlier {
+                let left = self.blocks.release(earlier, earlier.media, effects.now_ms);
+                effects.left(earlier, left);
             }
             stored.blocks.push((hash, token_count));
+            effects.tally.stored += 1;
             previous = Some(hash);
         }
-        tally.stored += run.keys.len() as u64;
-        push_stored(changes, stored);
+        push_stored(effects.changes, stored);
         Ok(run.keys.len())
     }
 
-    fn removed(&mut self, event: &BlockRemoved, changes: &mut Vec<Change>, tally: &mut Tally) {
-        if let Err(reason) = check_place(&event.place) {
-            tally.skip(reason, event.block_hashes.len());
-            return;
+    /// `key` may stand for a prefix that is not known: what was known by it is given up.
+    fn doubt(&mut self, key: &EngineKey, effects: &mut Effects<'_>) {
+        if let Some(entry) = self.blocks.forget(key) {
+            let left = self.blocks.release(entry, entry.media, effects.now_ms);
+            effects.left(entry, left);
         }
+        self.ambiguous.insert(key.clone());
+        if self.ambiguous.len() > MAX_AMBIGUOUS {
+            self.ambiguous = HashSet::new();
+            self.since_empty = false;
+        }
+    }
+
+    fn removed(&mut self, event: &BlockRemoved, effects: &mut Effects<'_>) {
+        let media = match (&event.place.medium, event.place.remote) {
+            // Wherever it was.
+            (None, false) => Ok(Media::ALL),
+            _ => Medium::of(&event.place).map(Media::only),
+        };
+        let media = match check_group(&event.place).and(media) {
+            Ok(media) => media,
+            Err(reason) => return effects.tally.skip(reason, event.block_hashes.len()),
+        };
         for key in &event.block_hashes {
-            let Some(block) = self.blocks.remove(key) else {
-                tally.skip(SkipReason::UnknownBlock, 1);
-                continue;
-            };
-            if !self.release(block) {
-                continue;
-            }
-            tally.removed += 1;
-            match changes.last_mut() {
-                Some(Change::Removed(scope, hashes)) if *scope == block.scope => hashes.push(block.hash),
-                _ => changes.push(Change::Removed(block.scope, vec![block.hash])),
+            match self.blocks.take(key, media) {
+                Some((entry, media)) => {
+                    let left = self.blocks.release(entry, media, effects.now_ms);
+                    effects.left(entry, left);
+                }
+                None if self.ambiguous.contains(key) => effects.tally.skip(SkipReason::AmbiguousKey, 1),
+                None => effects.tally.skip(SkipReason::UnknownBlock, 1),
             }
         }
     }
+}
 
-    fn hold(&mut self, block: BlockRef, parent: Option<PrefixHash>, now_ms: u64) {
-        let held = self.held.entry((block.scope, block.hash)).or_insert(HeldBlock {
-            parent,
-            token_count: block.token_count,
-            last_seen_ms: now_ms,
-            keys: 0,
-        });
-        held.keys += 1;
-        held.last_seen_ms = held.last_seen_ms.max(now_ms);
-    }
-
-    fn refresh(&mut self, block: BlockRef, now_ms: u64) {
-        if let Some(held) = self.held.get_mut(&(block.scope, block.hash)) {
-            held.last_seen_ms = held.last_seen_ms.max(now_ms);
-        }
-    }
-
-    /// Takes one engine key from a block; true if it was the last.
-    fn release(&mut self, block: BlockRef) -> bool {
-        let place = (block.scope, block.hash);
-        match self.held.get_mut(&place) {
-            Some(held) if held.keys > 1 => {
-                held.keys -= 1;
-                false
-            }
-            Some(_) => self.held.remove(&place).is_some(),
-            None => false,
-        }
-    }
+/// Whether the event names blocks without saying what is in them.
+fn is_bare(event: &BlockStored) -> bool {
+    event.token_ids.is_empty() && event.further_tokens == 0 && !event.block_hashes.is_empty()
 }
 
 fn push_stored(changes: &mut Vec<Change>, stored: Chained) {
     if !stored.blocks.is_empty() {
         changes.push(Change::Stored(stored));
+    }
+}
+
+// === impl Effects ===
+
+impl Effects<'_> {
+    /// A known block was reported again.
+    fn again(&mut self, entry: Entry, held: HeldBlock) {
+        self.tally.stored += 1;
+        let (scope, tier, parent) = (entry.scope, held.tier(), held.parent);
+        let block = (entry.hash, entry.token_count);
+        match self.changes.last_mut() {
+            Some(Change::Stored(run))
+                if (run.scope, run.tier) == (scope, tier)
+                    && parent.is_some()
+                    && run.blocks.last().map(|(hash, _)| *hash) == parent =>
+            {
+                run.blocks.push(block);
+            }
+            _ => self.changes.push(Change::Stored(Chained { scope, tier, parent, blocks: vec![block] })),
+        }
+    }
+
+    /// A block has left a storage.
+    fn left(&mut self, entry: Entry, left: Left) {
+        match (left, self.changes.last_mut()) {
+            (Left::Held, _) => {}
+            (Left::Gone, Some(Change::Removed(scope, hashes))) if *scope == entry.scope => {
+                self.tally.removed += 1;
+                hashes.push(entry.hash);
+            }
+            (Left::Gone, _) => {
+                self.tally.removed += 1;
+                self.changes.push(Change::Removed(entry.scope, vec![entry.hash]));
+            }
+            (Left::Moved(held), Some(Change::Moved(moved))) => moved.push((entry.scope, entry.hash, held)),
+            (Left::Moved(held), _) => self.changes.push(Change::Moved(vec![(entry.scope, entry.hash, held)])),
+        }
     }
 }
 

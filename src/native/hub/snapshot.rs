@@ -2,7 +2,7 @@
 //!
 //! In: a copy of what each replica holds. Out: observations in the order a reset has: scopes, policies, models, then for each replica its
 //! announcement, load, blocks, last re-assertion and completion. Blocks of followed replicas come in runs: consecutive
-//! blocks of one prompt that were last seen together, from the first to the last, and none before the one that it goes on
+//! blocks of one prompt that were last seen together in one tier, from the first to the last, and none before the one that it goes on
 //! from, if that is held; that is how an index stores them best. Pure.
 
 use std::collections::HashMap;
@@ -127,16 +127,16 @@ fn in_pieces(observation: Observation) -> Vec<Observation> {
         .collect()
 }
 
-/// The observations for a run of blocks, each of at most [`MAX_BLOCKS`] last seen together.
+/// The observations for a run of blocks, each of at most [`MAX_BLOCKS`] last seen together in one tier.
 fn stored(replica: ReplicaSlot, scope: ScopeSlot, run: &[(PrefixHash, HeldBlock)]) -> Vec<Observation> {
-    run.chunk_by(|(_, one), (_, next)| one.last_seen_ms == next.last_seen_ms)
+    run.chunk_by(|(_, one), (_, next)| (one.last_seen_ms, one.tier()) == (next.last_seen_ms, next.tier()))
         .flat_map(|together| together.chunks(MAX_BLOCKS))
         .map(|blocks| {
             let first = blocks.first().map(|(_, block)| block);
             Observation::Stored(Stored {
                 replica,
                 scope,
-                tier: Tier::T1,
+                tier: first.map_or(Tier::Unspecified, HeldBlock::tier),
                 last_seen_ms: first.map_or(0, |block| block.last_seen_ms),
                 parent: first.and_then(|block| block.parent).map(BlockKey::from),
                 chained: true,

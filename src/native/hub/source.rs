@@ -26,12 +26,13 @@ use tracing::{debug, info, warn};
 use super::clock::unix_ms;
 use super::config::{EventsConfig, HubConfig, ReplicaConfig};
 use super::continuity::{Continuity, Place, Seen};
+use super::event_reader::EventReader;
 use super::followed::ReplicaIndex;
 use super::metrics::ReplicaMetrics;
 use super::reassert::Reassertion;
 use super::sockets::{Fault, Published, Replay, Subscriber};
 use super::state::HubState;
-use crate::native::engine::{KvEvent, SkipReason, vllm};
+use crate::native::engine::{Dialect, SkipReason, decode};
 
 /// How long one attempt to connect may take, the name lookup included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
@@ -53,6 +54,7 @@ pub struct Source {
     metrics: ReplicaMetrics,
     continuity: Continuity,
     reassertion: Reassertion,
+    reader: EventReader,
     /// No replay is asked for before this.
     replay_not_before: Option<Instant>,
     /// Whether a replay was answered on this connection, so that silence means something.
@@ -83,6 +85,7 @@ impl Source {
         metrics: ReplicaMetrics,
     ) -> Source {
         metrics.reassert_suspended.set(i64::from(hub.reassert.enabled));
+        let reader = EventReader::new(&config.id, metrics.clone());
         Source {
             index,
             config,
@@ -91,6 +94,7 @@ impl Source {
             metrics,
             continuity: Continuity::default(),
             reassertion: Reassertion::new(&hub.reassert, Instant::now()),
+            reader,
             replay_not_before: None,
             replay_works: false,
         }
@@ -345,33 +349,15 @@ impl Source {
     fn apply(&mut self, message: &Published, seen: Seen, replayed_at_ms: Option<u64>) {
         self.continuity.applied(seen);
         self.metrics.last_sequence.set(i64::try_from(seen.sequence).unwrap_or(i64::MAX));
-        let batch = match vllm::decode(&message.payload) {
-            Ok(batch) => batch,
-            Err(error) => {
-                warn!(replica = self.config.id, sequence = seen.sequence, "{error}");
-                self.metrics.skip(SkipReason::MalformedBatch, 1);
-                // It may have said that blocks are gone.
-                return self.metrics.message(&self.state.clear(self.index));
-            }
-        };
+        let decoded = decode(&message.payload, &Dialect::of(self.config.engine)).map_err(|error| error.to_string());
+        let batch = self.reader.read(seen.sequence, decoded);
         let made_ms = batch.timestamp.map(|seconds| (seconds * 1_000.0) as u64).filter(|made_ms| *made_ms > 0);
         let seen_ms = match replayed_at_ms {
             Some(now_ms) => made_ms.unwrap_or(now_ms).min(now_ms),
             None => unix_ms(),
         };
-        let mut events = Vec::with_capacity(batch.events.len());
-        for event in batch.events {
-            match event {
-                Ok(event) => events.push(event),
-                Err(fault) => {
-                    self.metrics.skip(fault.reason(), 1);
-                    if fault.may_hide_a_removal() {
-                        events.push(KvEvent::AllBlocksCleared);
-                    }
-                }
-            }
-        }
-        self.metrics.message(&self.state.apply(self.index, &events, seen_ms));
+        let tally = self.state.apply(self.index, &batch.events, seen_ms);
+        self.reader.applied(&tally);
     }
 
     fn restarted(&mut self) {

@@ -15,7 +15,7 @@ use super::ring::{Numbered, Passed, Ring};
 use super::shelf::{ModelShelf, TextModels};
 use super::snapshot::{Snapshot, models, policies, reported};
 use crate::fingerprint::BlockSize;
-use crate::native::engine::KvEvent;
+use crate::native::engine::{KvEvent, Missed};
 use crate::observation::{Member, ReplicaSlot, ReplicaStats, Scope, ScopeSlot};
 use crate::publisher::Publisher;
 
@@ -129,7 +129,7 @@ impl HubState {
 
     /// `replica` is not known to hold anything any more.
     pub fn clear(&self, replica: ReplicaIndex) -> Tally {
-        self.apply(replica, &[KvEvent::AllBlocksCleared], 0)
+        self.apply(replica, &[KvEvent::Missed(Missed::Anything)], 0)
     }
 
     /// `replica` still holds all that it was reported to hold, as was known at `at_ms`, Unix time in ms.

@@ -13,7 +13,7 @@ fn prompt(name: u32, blocks: u32, rest: u32) -> Vec<u32> {
 /// Runs a prompt through: admit, compute, release.
 fn run(cache: &mut BlockCache, prompt: &[u32]) -> (usize, Vec<KvEvent>) {
     let mut events = Vec::new();
-    let mut sequence = cache.admit(None, prompt, 0, &mut events).unwrap();
+    let mut sequence = cache.admit(Namespace::default(), prompt, 0, &mut events).unwrap();
     cache.store(&mut sequence, &mut events);
     let cached = sequence.cached_tokens();
     cache.release(sequence);
@@ -52,7 +52,7 @@ fn what_an_adapter_computes_is_its_own() {
     let mut reported = Vec::new();
     for (lora, cached) in [(None, 0), (Some("sql"), 0), (Some("sql"), 8), (Some("chat"), 0), (None, 8)] {
         let mut events = Vec::new();
-        let mut sequence = cache.admit(lora, &tokens, 0, &mut events).unwrap();
+        let mut sequence = cache.admit(Namespace { lora, salt: None }, &tokens, 0, &mut events).unwrap();
         assert_eq!(sequence.cached_tokens(), cached, "{lora:?}");
         cache.store(&mut sequence, &mut events);
         cache.release(sequence);
@@ -70,7 +70,9 @@ fn a_prompt_is_stored_as_one_run_and_reused() {
     let mut cache = cache(8);
     let (cached, events) = run(&mut cache, &prompt(1, 2, 3));
     assert_eq!(cached, 0);
-    let [KvEvent::BlockStored { keys, parent: None, token_ids, block_size: 4, lora: None }] = events.as_slice() else {
+    let [KvEvent::BlockStored { keys, parent: None, token_ids, block_size: 4, lora: None, salt: None }] =
+        events.as_slice()
+    else {
         panic!("{events:?}");
     };
     assert_eq!((keys.len(), token_ids), (2, &prompt(1, 2, 0)));
@@ -111,9 +113,9 @@ fn the_longest_idle_chain_goes_first_and_from_its_end() {
 fn blocks_in_use_are_not_evicted() {
     let mut cache = cache(4);
     let mut events = Vec::new();
-    let mut running = cache.admit(None, &prompt(1, 3, 0), 0, &mut events).unwrap();
+    let mut running = cache.admit(Namespace::default(), &prompt(1, 3, 0), 0, &mut events).unwrap();
     cache.store(&mut running, &mut events);
-    assert_eq!(cache.admit(None, &prompt(2, 2, 0), 0, &mut events).err(), Some(NoRoom));
+    assert_eq!(cache.admit(Namespace::default(), &prompt(2, 2, 0), 0, &mut events).err(), Some(NoRoom));
     assert_eq!(run(&mut cache, &prompt(2, 1, 0)).0, 0);
     assert_eq!(cache.clear(&mut events), Err(BlocksInUse(3)));
     cache.release(running);
@@ -124,9 +126,9 @@ fn blocks_in_use_are_not_evicted() {
 fn tokens_to_come_are_set_aside() {
     let mut cache = cache(4);
     let mut events = Vec::new();
-    let mut running = cache.admit(None, &prompt(1, 1, 1), 6, &mut events).unwrap();
+    let mut running = cache.admit(Namespace::default(), &prompt(1, 1, 1), 6, &mut events).unwrap();
     check(&cache);
-    assert_eq!(cache.admit(None, &prompt(2, 2, 0), 0, &mut events).err(), Some(NoRoom));
+    assert_eq!(cache.admit(Namespace::default(), &prompt(2, 2, 0), 0, &mut events).err(), Some(NoRoom));
     run(&mut cache, &prompt(3, 1, 0));
 
     cache.store(&mut running, &mut events);
@@ -145,7 +147,7 @@ fn generated_tokens_complete_blocks_for_the_next_turn() {
     let mut cache = cache(8);
     let mut events = Vec::new();
     let mut tokens = prompt(1, 1, 2);
-    let mut sequence = cache.admit(None, &tokens, 7, &mut events).unwrap();
+    let mut sequence = cache.admit(Namespace::default(), &tokens, 7, &mut events).unwrap();
     cache.store(&mut sequence, &mut events);
     for token_id in 50..57 {
         cache.extend(&mut sequence, token_id, &mut events);
@@ -168,8 +170,8 @@ fn generated_tokens_complete_blocks_for_the_next_turn() {
 fn a_block_computed_twice_at_once_is_announced_once() {
     let mut cache = cache(8);
     let mut events = Vec::new();
-    let mut one = cache.admit(None, &prompt(1, 2, 1), 0, &mut events).unwrap();
-    let mut two = cache.admit(None, &prompt(1, 2, 1), 0, &mut events).unwrap();
+    let mut one = cache.admit(Namespace::default(), &prompt(1, 2, 1), 0, &mut events).unwrap();
+    let mut two = cache.admit(Namespace::default(), &prompt(1, 2, 1), 0, &mut events).unwrap();
     cache.store(&mut one, &mut events);
     cache.store(&mut two, &mut events);
     assert_eq!(stored_keys(&events).len(), 2);
@@ -184,7 +186,7 @@ fn a_block_computed_twice_at_once_is_announced_once() {
 fn a_sequence_released_before_it_was_computed_leaves_nothing() {
     let mut cache = cache(4);
     let mut events = Vec::new();
-    let sequence = cache.admit(None, &prompt(1, 3, 0), 4, &mut events).unwrap();
+    let sequence = cache.admit(Namespace::default(), &prompt(1, 3, 0), 4, &mut events).unwrap();
     cache.release(sequence);
     assert_eq!((cache.blocks_in_use(), cache.reserved, cache.stored.len()), (0, 0, 0));
     assert_eq!(run(&mut cache, &prompt(1, 3, 0)).0, 0);
@@ -214,7 +216,9 @@ fn what_events_say_is_what_is_stored() {
         match pick % 4 {
             0 => {
                 let prompt = prompt(pick / 4 % 3, pick / 12 % 5, pick / 60 % 4 + 1);
-                if let Ok(mut sequence) = cache.admit(None, &prompt, (pick / 240 % 6) as usize, &mut events) {
+                if let Ok(mut sequence) =
+                    cache.admit(Namespace::default(), &prompt, (pick / 240 % 6) as usize, &mut events)
+                {
                     if !pick.is_multiple_of(7) {
                         cache.store(&mut sequence, &mut events);
                     }

@@ -81,7 +81,7 @@ pub fn engine_keys(parent: EngineKey, ids: &[u32]) -> Vec<EngineKey> {
 
 /// What an engine says of these blocks; `parent` is the key before them, none at the start of a prompt.
 pub fn stored(keys: Vec<EngineKey>, parent: Option<EngineKey>, token_ids: Vec<u32>) -> KvEvent {
-    KvEvent::BlockStored { keys, parent, token_ids, block_size: BLOCK_TOKENS, lora: None }
+    KvEvent::BlockStored { keys, parent, token_ids, block_size: BLOCK_TOKENS, lora: None, salt: None }
 }
 
 /// A number that looks random: the finalizer of SplitMix64.

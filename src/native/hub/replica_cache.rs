@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 
+use super::capacity::Places;
 use crate::fingerprint::{BlockSize, PrefixHash, prefix_hashes};
 use crate::native::engine::creditable::{Run, check_place, creditable_run};
 use crate::native::engine::{BlockRemoved, BlockStored, EngineKey, KvEvent, SkipReason};
@@ -139,6 +140,12 @@ impl ReplicaCache {
         if !self.block_size_is_fixed {
             self.block_size = None;
         }
+    }
+
+    /// Forgets these blocks, whatever engine keys stand for them.
+    pub fn forget(&mut self, places: &Places) {
+        self.held.retain(|place, _| !places.contains(place));
+        self.blocks.retain(|_, block| !places.contains(&(block.scope, block.hash)));
     }
 
     fn stored(

@@ -52,8 +52,6 @@ pub use preparing::SharedTokenizer;
 use reporting::Reports;
 use texts::HubTexts;
 
-/// The largest message that is taken in: as many token ids as there may be take 5 MiB, a text 1 MiB.
-const MAX_REQUEST_BYTES: usize = 8 * 1024 * 1024;
 /// The reason code of RenderTemplate where nothing went wrong.
 const RENDERED: &str = "OK";
 /// The reason code of what has no hint to give.
@@ -94,9 +92,9 @@ impl Contract {
         }
     }
 
-    /// As a gRPC service.
-    pub fn into_service(self) -> ContractService {
-        let server = InferenceCacheServer::new(self).max_decoding_message_size(MAX_REQUEST_BYTES);
+    /// As a gRPC service that takes messages of at most `message_bytes`.
+    pub fn into_service(self, message_bytes: usize) -> ContractService {
+        let server = InferenceCacheServer::new(self).max_decoding_message_size(message_bytes);
         InterceptedService::new(server, Arrived::note)
     }
 }

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import tools  # noqa: E402
 
-PACKAGES = ["grpcio==1.81.1", "grpcio-tools==1.81.1"]
-ENVIRONMENT = tools.CACHE / "producer-1.81.1"
+PACKAGES = ["grpcio==1.85.1", "grpcio-tools==1.85.1"]
+ENVIRONMENT = tools.CACHE / "producer-1.85.1"
 BLOCK_TOKENS = 16
 CANNOT = 77
 

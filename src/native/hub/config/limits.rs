@@ -1,8 +1,20 @@
 //! `limits`: how much of everything there may be, so that no client and no engine takes all of the hub's memory.
 //!
-//! What they bound, beside what has a bound of its own: the ring of past changes (`resume_buffer_bytes`), what producers
-//! report (`reports.max_entries`, quotas), and what a stream runs ahead of its subscriber
-//! ([`MAX_UNACKNOWLEDGED_BYTES`](crate::wire::MAX_UNACKNOWLEDGED_BYTES)).
+//! | What the hub keeps | Bound |
+//! |---|---|
+//! | blocks of followed replicas | `max_replica_blocks` and `max_blocks`, looked at every 100 ms: see [`capacity`](crate::native::hub) |
+//! | what producers report | `reports.max_entries`, `reports.quotas`; 65,536 members and scopes |
+//! | the ring of past changes | `resume_buffer_bytes`, and one change |
+//! | copies of the full state for resets | two or three, of which the older leave with the ring |
+//! | a subscriber | [`MAX_UNACKNOWLEDGED_BYTES`](crate::wire::MAX_UNACKNOWLEDGED_BYTES); 16 messages of 64 KiB where one acknowledges what it has not read, until `acknowledge_timeout_ms` |
+//! | a client of `StreamCacheEvents` | its place in the ring, and the events of one change or 4 KiB of them |
+//! | what a client sends and nobody reads | 256 KiB a stream, so `max_streams` of these |
+//! | a message that is being read | `max_message_bytes` a stream; 64 texts and 4 long chains are worked on at a time |
+//! | what proves that no event was missed | 4,096 numbers and digests a publisher; replays are asked for one at a time, and applied as they come |
+//! | models | those that the configuration names: 128 MiB a tokenizer's file, one copy of what is compiled of each |
+//! | CachePolicies | 1,024 files of 1 MiB, 4,096 policies |
+//! | addresses of reported replicas | 16,384 names for 30 s |
+//! | an engine's metrics | 8 MiB of text at a time, a replica |
 
 use serde::Deserialize;
 

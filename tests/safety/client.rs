@@ -137,7 +137,7 @@ pub async fn try_all(channel: &Channel, token: Option<&str>) -> Outcome {
     let producer = code(contract.publish_event(with_token(event, token)).await.err());
     let events = contract.stream_cache_events(with_token(StreamEventsRequest::default(), token)).await;
     let observer = code(observe(channel, token).await.err());
-    assert_eq!(code(events.err()), observer);
+    let observer = if code(events.err()) == observer { observer } else { Code::Unknown };
     let lookup = code(contract.lookup_route(with_token(LookupRouteRequest::default(), token)).await.err());
     Outcome { producer, observer, lookup }
 }

@@ -74,7 +74,9 @@ async fn told() -> ExitCode {
         return tools::run(tool).await;
     }
     let format = arguments.log_format;
-    begin_log(format);
+    if format == LogFormat::Json {
+        begin_log(format);
+    }
     let config = match read_config(&arguments.config.unwrap_or_default()) {
         Ok(config) => config,
         Err(problems) => return refuse(format, &problems),
@@ -84,6 +86,9 @@ async fn told() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(problems) => refuse(format, &problems),
         };
+    }
+    if format == LogFormat::Text {
+        begin_log(format);
     }
     match run(config).await {
         Ok(()) => ExitCode::SUCCESS,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::extract::connect_info::Connected as AxumConnected;
 use axum::serve::IncomingStream;
 use prometheus_client::metrics::gauge::Gauge;
-use rustls::{CertificateError, Error as TlsError};
+use rustls::Error as TlsError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -154,7 +154,6 @@ fn reason(error: &io::Error) -> Refusal {
     let tls = error.get_ref().and_then(|error| error.downcast_ref::<TlsError>());
     match tls {
         Some(TlsError::NoCertificatesPresented) => Refusal::NoCertificate,
-        Some(TlsError::InvalidCertificate(CertificateError::ApplicationVerificationFailure)) => Refusal::Tls,
         Some(TlsError::InvalidCertificate(_)) => Refusal::Certificate,
         _ => Refusal::Tls,
     }

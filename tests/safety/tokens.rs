@@ -10,6 +10,8 @@ use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use warmroute::native::hub::Hub;
+use warmroute::native::hub::contract::messages::v1alpha1::StreamEventsRequest;
+use warmroute::native::hub::contract::messages::v1alpha1::inference_cache_client::InferenceCacheClient;
 
 use crate::client::*;
 use crate::hub_support::get;
@@ -115,6 +117,9 @@ async fn tokens_are_rotated_without_a_restart_and_streams_of_the_old_one_end_wit
     assert_eq!(try_all(&channel, Some(TOKEN)).await, Outcome::all(Code::Ok));
     let mut new = observe(&channel, Some(OTHER)).await.unwrap();
     new.reset().await.unwrap();
+    let mut contract = InferenceCacheClient::new(channel.clone());
+    let asked = with_token(StreamEventsRequest::default(), Some(TOKEN));
+    let mut events = contract.stream_cache_events(asked).await.unwrap().into_inner();
     // The old stream has gone on meanwhile.
     old.until(|_| true).await.unwrap();
     // A file that is gone changes nothing.
@@ -125,6 +130,7 @@ async fn tokens_are_rotated_without_a_restart_and_streams_of_the_old_one_end_wit
     folder.write("all", &kept.replace(TOKEN, ""));
     let ended = timeout(Duration::from_secs(30), old.until(|_| false)).await.expect("the old stream ends");
     assert_eq!(ended.unwrap_err().code(), Code::Unauthenticated);
+    assert_eq!(events.message().await.unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(try_all(&channel, Some(TOKEN)).await, Outcome::all(Code::Unauthenticated));
     new.until(|_| true).await.unwrap();
     assert_eq!(refused(&hub, "revoked").await, 1.0);

@@ -129,7 +129,7 @@ impl Observation for ObserveService {
             peer.into_iter().for_each(|peer| self.refusals.note(Refusal::TooManySubscribers, peer, &problem));
             return Err(Status::resource_exhausted(format!("the hub has no place for another subscriber: {problem}")));
         };
-        let revoked = request.extensions().get::<Revoked>().cloned().unwrap_or_default();
+        let revoked = Revoked::of(&request);
         let refusals = Arc::clone(&self.refusals);
         let (outgoing, messages) = mpsc::channel(OUTGOING_MESSAGES);
         let (state, metrics) = (Arc::clone(&self.state), Arc::clone(&self.metrics));
@@ -138,8 +138,9 @@ impl Observation for ObserveService {
         let stop = self.stop.clone();
         tokio::spawn(async move {
             let lost = async {
-                revoked.wait().await;
+                let status = revoked.status().await;
                 peer.into_iter().for_each(|peer| refusals.note(Refusal::Revoked, peer, "an Observe stream"));
+                status
             };
             subscriber.run(stop, lost).await;
             drop(place);

@@ -102,12 +102,12 @@ impl Subscriber {
     }
 
     /// Serves the stream until it ends, `stop`, or `revoked`.
-    pub async fn run(mut self, stop: CancellationToken, revoked: impl Future<Output = ()>) {
+    pub async fn run(mut self, stop: CancellationToken, revoked: impl Future<Output = Status>) {
         self.metrics.subscriber_opened();
         let outgoing = self.outgoing.clone();
         let ended = tokio::select! {
             () = stop.cancelled() => Err(Status::unavailable("the hub is shutting down")),
-            () = revoked => Err(Status::unauthenticated("the bearer token is not valid any more")),
+            status = revoked => Err(status),
             () = outgoing.closed() => Ok(()),
             ended = self.serve() => ended,
         };

@@ -29,12 +29,14 @@ mod texts;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures::Stream;
+use futures::stream::once;
+use futures::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::config::HubConfig;
+use super::security::Revoked;
 use super::state::HubState;
 use addresses::AddressBook;
 use deadline::Arrived;
@@ -112,7 +114,11 @@ impl InferenceCache for Contract {
     }
 
     async fn report_cache_state(&self, request: Request<Streaming<CacheStateUpdate>>) -> Result<Response<Ack>, Status> {
-        self.reports.take_all(request.into_inner()).await.map(Response::new)
+        let revoked = Revoked::of(&request);
+        tokio::select! {
+            taken = self.reports.take_all(request.into_inner()) => taken.map(Response::new),
+            status = revoked.status() => Err(status),
+        }
     }
 
     async fn publish_event(&self, request: Request<CacheEvent>) -> Result<Response<Ack>, Status> {
@@ -132,7 +138,12 @@ impl InferenceCache for Contract {
         &self,
         request: Request<StreamEventsRequest>,
     ) -> Result<Response<Self::StreamCacheEventsStream>, Status> {
-        Ok(Response::new(following::follow(&self.state, request.into_inner(), &self.stop)))
+        let revoked = Revoked::of(&request);
+        let events = following::follow(&self.state, request.into_inner(), &self.stop);
+        // Events go on until they end with an error, or the token does.
+        let ended = revoked.clone();
+        let events = events.take_until(async move { ended.status().await });
+        Ok(Response::new(Box::pin(events.chain(once(async move { Err(revoked.status().await) })))))
     }
 
     async fn stream_metrics(

@@ -9,6 +9,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
+use tonic::{Request, Status};
 
 use crate::native::hub::config::{Access, TokensConfig};
 
@@ -147,9 +148,15 @@ impl Grant {
 // === impl Revoked ===
 
 impl Revoked {
-    /// Waits until the token is not valid any more.
-    pub async fn wait(&self) {
+    /// That of the token with which this call began.
+    pub fn of<T>(request: &Request<T>) -> Revoked {
+        request.extensions().get::<Revoked>().cloned().unwrap_or_default()
+    }
+
+    /// How a stream ends when its token is not valid any more; not before that.
+    pub async fn status(&self) -> Status {
         self.0.cancelled().await;
+        Status::unauthenticated("the bearer token is not valid any more")
     }
 }
 
@@ -205,7 +212,7 @@ mod tests {
         let second = set(&[OLD, NEW], Some(&first));
         assert!(!revoked.0.is_cancelled());
         let third = set(&[NEW], Some(&second));
-        revoked.wait().await;
+        revoked.status().await;
         assert!(third.grant(OLD).is_none() && !third.grant(NEW).unwrap().revoked.0.is_cancelled());
     }
 }

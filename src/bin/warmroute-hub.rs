@@ -24,7 +24,7 @@ const DEFAULT_LOG: &str = "info,zeromq=warn";
 
 /// Follows engines' KV events and serves the Observe stream to filters.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(name = "warmroute-hub", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:\n  \
     warmroute-hub --config hub.yaml\n  \
     warmroute-hub --config hub.yaml --log-format json\n  \

@@ -3,8 +3,8 @@
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tonic::Code;
-use warmroute::native::hub::contract::messages::v1alpha1::LookupRouteRequest;
 use warmroute::native::hub::contract::messages::v1alpha1::inference_cache_client::InferenceCacheClient;
+use warmroute::native::hub::contract::messages::v1alpha1::{LookupRouteRequest, StreamEventsRequest};
 
 use crate::client::*;
 
@@ -20,8 +20,8 @@ async fn subscribers_and_streams_beyond_the_limit_are_told_which_limit_it_is() {
     );
     // Two more streams of another kind, then not even a lookup has a place.
     let mut contract = InferenceCacheClient::new(channel.clone());
-    let events = contract.stream_cache_events(Default::default()).await.unwrap();
-    let more = contract.stream_cache_events(Default::default()).await.unwrap();
+    let events = contract.stream_cache_events(StreamEventsRequest::default()).await.unwrap();
+    let more = contract.stream_cache_events(StreamEventsRequest::default()).await.unwrap();
     let lookup = contract.lookup_route(LookupRouteRequest::default()).await.unwrap_err();
     assert_eq!((lookup.code(), lookup.message().contains("limits.max_streams is 4")), (Code::ResourceExhausted, true));
     assert_eq!(metric(&hub, "warmroute_hub_streams").await, 4.0);

@@ -17,7 +17,7 @@ pub struct CheckConfigArguments {
     file: PathBuf,
 }
 
-/// Says what is wrong, and what is not used, which is not wrong.
+/// Says what is wrong, and what is not used, which alone is no failure.
 ///
 /// # Errors
 /// When something is wrong: one line for each thing.
@@ -37,10 +37,10 @@ pub fn read_config(path: &Path) -> Result<HubConfig, Vec<String>> {
     config.map_err(|problems| problems.iter().map(|problem| format!("{}: {problem}", path.display())).collect())
 }
 
-/// Looks at the certificates, the tokens, the CachePolicies and the models' directories. Says at once what is not used.
+/// Looks at the certificates, the tokens, the CachePolicies and the models' directories. Says what is not used.
 ///
 /// # Errors
-/// When something is wrong: one line for each thing.
+/// When something is wrong: one line for each thing, then one for each that is not used.
 pub fn check(config: &HubConfig) -> Result<(), Vec<String>> {
     let (mut problems, mut notes) = (Security::problems(&config.security), Vec::new());
     if let Some(policies) = &config.policies {
@@ -53,6 +53,10 @@ pub fn check(config: &HubConfig) -> Result<(), Vec<String>> {
         problems.extend(reading.problems);
         notes.extend(reading.notes);
     }
-    notes.iter().for_each(say);
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
+    if problems.is_empty() {
+        notes.iter().for_each(say);
+        return Ok(());
+    }
+    problems.extend(notes);
+    Err(problems)
 }

@@ -67,8 +67,9 @@ pub trait Host {
     fn enqueue(&self, queue: QueueToken, message: &[u8]) -> bool;
     /// Takes the oldest message out of a queue; none if there is none, or no such queue.
     fn dequeue(&self, queue: QueueToken) -> Option<Vec<u8>>;
-    /// Opens a bidirectional stream to a method of a service behind a cluster.
-    fn open_stream(&self, cluster: &str, service: &str, method: &str) -> Option<StreamToken>;
+    /// Opens a bidirectional stream to a method of a service behind a cluster, with these headers at its beginning.
+    fn open_stream(&self, cluster: &str, service: &str, method: &str, metadata: &[(&str, &str)])
+    -> Option<StreamToken>;
     /// Sends a message; false if the stream is no longer there.
     fn send(&self, stream: StreamToken, message: &[u8]) -> bool;
     /// Gives a stream up.

@@ -4,17 +4,16 @@
 //! tools are in `warmroute::native::tools`.
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::info;
+use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
-use warmroute::native::hub::models::ModelsDirectory;
-use warmroute::native::hub::policies::PolicyDirectory;
 use warmroute::native::hub::{Hub, HubConfig};
+use warmroute::native::tools::check_config::{check, read_config};
 use warmroute::native::tools::{self, Tool, say};
 
 /// The exit code for a configuration that is not valid.
@@ -25,10 +24,11 @@ const DEFAULT_LOG: &str = "info,zeromq=warn";
 
 /// Follows engines' KV events and serves the Observe stream to filters.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(name = "warmroute-hub", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:\n  \
     warmroute-hub --config hub.yaml\n  \
-    warmroute-hub --config hub.yaml --check\n  \
+    warmroute-hub --config hub.yaml --log-format json\n  \
+    warmroute-hub check-config hub.yaml\n  \
     warmroute-hub compile-tokenizer models/org/name\n  \
     warmroute-hub tokenize models/org/name --text 'Hello, world'\n  \
     warmroute-hub verify --engine http://10.0.0.7:8000 --model org/name models/org/name")]
@@ -36,11 +36,21 @@ struct Arguments {
     /// The configuration, YAML.
     #[arg(long, required = true)]
     config: Option<PathBuf>,
-    /// Check the configuration, the CachePolicies and the models' directories, and exit.
+    /// As check-config: check the configuration and what it names, and exit.
     #[arg(long)]
     check: bool,
+    /// What log lines look like: text, or a JSON object each.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
     #[command(subcommand)]
     tool: Option<Tool>,
+}
+
+/// What log lines look like.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 fn main() -> ExitCode {
@@ -63,55 +73,51 @@ async fn told() -> ExitCode {
     if let Some(tool) = arguments.tool {
         return tools::run(tool).await;
     }
-    let path = arguments.config.unwrap_or_default();
-    let config = match read_config(&path) {
+    let format = arguments.log_format;
+    if format == LogFormat::Json {
+        begin_log(format);
+    }
+    let config = match read_config(&arguments.config.unwrap_or_default()) {
         Ok(config) => config,
-        Err(problems) => {
-            for problem in problems {
-                say(format_args!("{}: {problem}", path.display()));
-            }
-            return ExitCode::from(BAD_CONFIG);
-        }
+        Err(problems) => return refuse(format, &problems),
     };
     if arguments.check {
-        return check(&config);
+        return match check(&config) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(problems) => refuse(format, &problems),
+        };
     }
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
-    let colours = std::io::stderr().is_terminal();
-    // Where nobody reads the log any more, the hub serves on.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).log_internal_errors(false);
-    log.with_writer(std::io::stderr).init();
+    if format == LogFormat::Text {
+        begin_log(format);
+    }
     match run(config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(error);
+            refuse(format, &[error.to_string()]);
             ExitCode::FAILURE
         }
     }
 }
 
-fn read_config(path: &Path) -> Result<HubConfig, Vec<String>> {
-    let text = std::fs::read_to_string(path).map_err(|error| vec![format!("cannot be read: {error}")])?;
-    HubConfig::from_yaml(&text).map_err(|invalid| invalid.problems)
+/// Says what keeps the hub from starting.
+fn refuse(format: LogFormat, problems: &[String]) -> ExitCode {
+    for problem in problems {
+        match format {
+            LogFormat::Text => say(problem),
+            LogFormat::Json => error!("{problem}"),
+        }
+    }
+    ExitCode::from(BAD_CONFIG)
 }
 
-/// Says what is wrong with the CachePolicies and the models' directories, and what is not used, which is not wrong.
-fn check(config: &HubConfig) -> ExitCode {
-    let (mut problems, mut notes) = (Vec::new(), Vec::new());
-    if let Some(policies) = &config.policies {
-        let reading = PolicyDirectory::new(&policies.directory).read();
-        problems.extend(reading.problems);
-        notes.extend(reading.unused);
+/// Where nobody reads the log any more, the hub serves on.
+fn begin_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
     }
-    if let Some(tokenizers) = &config.tokenizers {
-        let reading = ModelsDirectory::new(tokenizers.clone()).read();
-        problems.extend(reading.problems);
-        notes.extend(reading.notes);
-    }
-    for line in problems.iter().chain(&notes) {
-        say(line);
-    }
-    if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(BAD_CONFIG) }
 }
 
 async fn run(config: HubConfig) -> Result<(), Box<dyn std::error::Error>> {

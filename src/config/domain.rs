@@ -4,7 +4,8 @@
 //! as its length and its items in ascending order without repeats, a number as u64 little-endian. A policy counts with its
 //! eviction (0 LRU, 1 LFU) and its TTL in ms: the default's, then the number of tenants, then for each tenant in ascending
 //! order its id and its policy. Quotas are the number of tenants, then for each in ascending order its id and its quota.
-//! Without an LFU half-life its number is 0. `tests/golden/generate.py` has the same in Python.
+//! Without an LFU half-life its number is 0. Of several hubs the first in ascending order comes first, the others at the
+//! end. `tests/golden/generate.py` has the same in Python.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,10 @@ use crate::routing::policy::{Eviction, Policy};
 
 pub(super) fn digest(config: &FilterConfig) -> String {
     let mut bytes = Vec::new();
-    text(&mut bytes, &config.hub_cluster);
+    let mut hubs: Vec<&String> = config.hubs.clusters.iter().collect();
+    hubs.sort();
+    let (first, others) = hubs.split_first().map_or(("", &[][..]), |(first, others)| (first.as_str(), others));
+    text(&mut bytes, first);
     list(&mut bytes, &config.subscribe.models);
     list(&mut bytes, &config.subscribe.tenants);
     let limits = &config.limits;
@@ -36,6 +40,7 @@ pub(super) fn digest(config: &FilterConfig) -> String {
         text(&mut bytes, tenant_id);
         number(&mut bytes, *quota);
     }
+    others.iter().for_each(|hub| text(&mut bytes, hub));
     format!("{:016x}", xxh3_64(&bytes))
 }
 

@@ -12,6 +12,7 @@ pub mod defaults;
 mod domain;
 mod duration;
 mod error;
+mod hubs;
 mod limits;
 mod manifest;
 mod model;
@@ -28,6 +29,7 @@ use serde_json::Value;
 use crate::routing::policy::{Policies, Ranking};
 
 pub use error::ConfigError;
+pub use hubs::{HubToken, Hubs};
 pub use limits::{Freshness, Limits, Output, WhenStale};
 pub use manifest::PolicyManifest;
 pub use model::{Adapter, ModelConfig};
@@ -41,8 +43,8 @@ use section::{Problems, Section};
 /// The whole configuration of one root context, validated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FilterConfig {
-    /// The Envoy cluster of the hub, where the Observe stream goes.
-    pub hub_cluster: String,
+    /// Where the Observe stream goes.
+    pub hubs: Hubs,
     /// What to ask the hub for.
     pub subscribe: Subscribe,
     /// Where a request's tenant comes from.
@@ -93,12 +95,12 @@ impl FilterConfig {
         let value: Value = serde_json::from_slice(json).map_err(|error| vec![ConfigError::not_json(&error)])?;
         let mut problems = Problems::default();
         let mut root = Section::root(&value, &mut problems);
-        let hub_cluster = root.required_text("hub_cluster", &mut problems);
+        let hubs = Hubs::read(&mut root, &mut problems);
         let subscribe = Subscribe::read(root.section("subscribe", &mut problems), &mut problems);
         let tenant = TenantSource::read(root.section("tenant", &mut problems), &mut problems);
         let model::Served { models, aliases, adapters } = model::read_models(&mut root, &mut problems);
         let config = FilterConfig {
-            hub_cluster,
+            hubs,
             subscribe,
             tenant,
             models,

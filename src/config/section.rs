@@ -27,6 +27,11 @@ impl Problems {
         self.0.push(ConfigError::new(field, value, allowed));
     }
 
+    /// The same, of a value that nobody may see.
+    pub(super) fn note_unseen(&mut self, field: impl Into<String>, allowed: impl Into<String>) {
+        self.0.push(ConfigError { field: field.into(), value: "not shown".to_owned(), allowed: allowed.into() });
+    }
+
     /// `config`, if there was no problem.
     pub(super) fn or<T>(self, config: T) -> Result<T, Vec<ConfigError>> {
         if self.0.is_empty() { Ok(config) } else { Err(self.0) }
@@ -56,7 +61,9 @@ impl<'a> Section<'a> {
 
     /// The value of `name`, `null` included.
     pub(super) fn take_nullable(&mut self, name: &'static str) -> Option<&'a Value> {
-        self.known.push(name);
+        if !self.known.contains(&name) {
+            self.known.push(name);
+        }
         self.fields.and_then(|fields| fields.get(name))
     }
 
@@ -255,7 +262,12 @@ impl<'a> Section<'a> {
     pub(super) fn finish(self, problems: &mut Problems) {
         for (name, value) in self.entries().filter(|(name, _)| !self.known.contains(&name.as_str())) {
             let allowed = format!("no such field; known are {}", self.known.join(", "));
-            problems.note(self.path_of(name), Some(value), allowed);
+            // It may be a token whose name is misspelt.
+            if name.contains("tok") {
+                problems.note_unseen(self.path_of(name), allowed);
+            } else {
+                problems.note(self.path_of(name), Some(value), allowed);
+            }
         }
     }
 }

@@ -35,7 +35,7 @@ fn the_smallest_configuration_has_the_defaults() {
     assert_eq!(
         config,
         FilterConfig {
-            hub_cluster: "hub".to_owned(),
+            hubs: Hubs { clusters: vec!["hub".to_owned()], token: None },
             subscribe: Subscribe::default(),
             tenant: TenantSource { from: TenantFrom::Nowhere, default: Some("default".to_owned()) },
             models: BTreeMap::from([("m".to_owned(), model)]),
@@ -195,8 +195,8 @@ fn all_problems_are_reported_at_once() {
             "max_body_bytes is 0, allowed: a whole number from 1 to 268435456",
             r#"hold_chunked is "yes", allowed: true or false"#,
             r#"when_stale is "panic", allowed: "no_hint" or "serve""#,
-            "hub is 1, allowed: no such field; known are hub_cluster, subscribe, tenant, models, paths, \
-             max_body_bytes, hold_chunked, input_headers, policy, policies, quotas, ranking, affinity, distinguishing, \
+            "hub is 1, allowed: no such field; known are hub_cluster, hub_clusters, hub_token, subscribe, tenant, \
+             models, paths, max_body_bytes, hold_chunked, input_headers, policy, policies, quotas, ranking, affinity, distinguishing, \
              shared_prefix, require_chain, utc_offset_minutes, read_usage, output, stale_after_ms, when_stale, limits",
         ]
     );
@@ -568,4 +568,38 @@ fn the_domain_follows_what_decides_the_contents_and_nothing_else() {
     assert_eq!(domains.len(), all);
     let ab = accepted(r#","subscribe":{"models":["a","b","a"]}"#).domain();
     assert_eq!(ab, accepted(r#","subscribe":{"models":["b","a"]}"#).domain());
+}
+
+#[test]
+fn hubs_are_one_or_several_and_never_both() {
+    let of = |hubs: &str| format!(r#"{{{hubs},"models":[{{"model_id":"m"}}]}}"#);
+    let several = FilterConfig::from_json(of(r#""hub_clusters":["b","a"]"#).as_bytes()).unwrap();
+    assert_eq!(several.hubs.clusters, ["b", "a"]);
+    let other = FilterConfig::from_json(of(r#""hub_clusters":["a","b"]"#).as_bytes()).unwrap();
+    assert_eq!(several.domain(), other.domain(), "the same hubs");
+    let one = FilterConfig::from_json(of(r#""hub_clusters":["hub"]"#).as_bytes()).unwrap();
+    assert_eq!(one.domain(), accepted("").domain());
+    assert_ne!(one.domain(), several.domain());
+    let both = errors(&of(r#""hub_cluster":"a","hub_clusters":["b"]"#));
+    assert_eq!(both, [r#"hub_clusters is ["b"], allowed: absent where there is a hub_cluster: one of both"#]);
+    let names = "allowed: 1 to 16 names, none of them twice";
+    assert_eq!(errors(&of(r#""hub_clusters":[]"#)), [format!("hub_clusters is [], {names}")]);
+    assert_eq!(errors(&of(r#""hub_clusters":["a","a"]"#)), [format!(r#"hub_clusters is ["a","a"], {names}"#)]);
+    assert_eq!(errors(&of(r#""hub_clusters":"a""#)), [r#"hub_clusters is "a", allowed: a list of texts"#]);
+    let nothing = [r#"hub_clusters[1] is "", allowed: a text that is not empty"#];
+    assert_eq!(errors(&of(r#""hub_clusters":["a",""]"#)), nothing);
+}
+
+#[test]
+fn a_token_is_never_shown() {
+    let config = accepted(r#","hub_token":"abc-123_~+/==""#);
+    assert_eq!(config.hubs.token.as_ref().map(HubToken::authorization).as_deref(), Some("Bearer abc-123_~+/=="));
+    assert_eq!(config.domain(), accepted("").domain());
+    assert!(!format!("{config:?}").contains("abc"));
+    let allowed = "1 to 4096 letters, digits and any of -._~+/=";
+    for wrong in [r#""two words""#, r#""""#, "7", r#"["abc"]"#, r#""l\nine""#] {
+        assert_eq!(error(&format!(r#","hub_token":{wrong}"#)), format!("hub_token is not shown, allowed: {allowed}"));
+    }
+    let misspelt = error(r#","hub_tokens":"s3cret""#);
+    assert!(misspelt.starts_with("hub_tokens is not shown, allowed: no such field"), "{misspelt}");
 }

@@ -197,8 +197,15 @@ impl Host for ProxyHost {
         received(|data, size| unsafe { proxy_dequeue_shared_queue(queue.0, data, size) })
     }
 
-    fn open_stream(&self, cluster: &str, service: &str, method: &str) -> Option<StreamToken> {
-        hostcalls::open_grpc_stream(cluster, service, method, Vec::new()).ok().map(StreamToken)
+    fn open_stream(
+        &self,
+        cluster: &str,
+        service: &str,
+        method: &str,
+        metadata: &[(&str, &str)],
+    ) -> Option<StreamToken> {
+        let metadata = metadata.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        hostcalls::open_grpc_stream(cluster, service, method, metadata).ok().map(StreamToken)
     }
 
     fn send(&self, stream: StreamToken, message: &[u8]) -> bool {

@@ -221,7 +221,7 @@ impl Leader {
         let now_ms = host.now_ms();
         let heard = Heard { stream: token, at_ms: now_ms };
         let Some(index) = follower.index_of(self.lease.head()) else { return Ok(()) };
-        if !ready.observer.heard(token, now_ms) {
+        if !ready.observer.heard(host, token) {
             return Ok(());
         }
         let could_resume = ready.ingest.position().is_some();
@@ -263,7 +263,7 @@ impl LeadStage {
 impl Ready {
     fn keep_observing(&mut self, host: &impl Host, config: &FilterConfig) {
         let ingest = &self.ingest;
-        self.observer.tick(host, &config.hub_cluster, config.freshness.stale_after_ms, || {
+        self.observer.tick(host, &config.hubs, config.freshness.stale_after_ms, || {
             let position = ingest.position();
             Subscription {
                 node_id: String::from("envoy"),

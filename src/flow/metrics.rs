@@ -228,6 +228,8 @@ pub const LEADER_CHANGES: &str = "warmroute_leader_changes_total";
 pub const LOG_RESTARTS: &str = "warmroute_log_restarts_total";
 /// Times that a stream to the hub was opened.
 pub const STREAM_OPENED: &str = "warmroute_stream_opened_total";
+/// Times that another hub was heard than before.
+pub const HUB_CHANGES: &str = "warmroute_hub_changes_total";
 /// Messages from the hub that were refused.
 pub const STREAM_REFUSED: &str = "warmroute_stream_refused_messages_total";
 /// 1 while the stream to the hub is open.

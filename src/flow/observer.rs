@@ -2,8 +2,13 @@
 //!
 //! A stream is opened from a tick only. It is given up when the hub has been silent for too long or has broken the
 //! contract; the next one is opened after a jittered, exponentially growing pause.
+//!
+//! Of several hubs, the first that can be heard is observed for as long as it is. One whose stream ends is asked once more
+//! if that stream was a good one, since it may resume it; then, and at once after a silence, it is the next one's turn, and
+//! after the last the first's. The pause grows once a round. Another hub has another epoch and so begins with a reset.
 
 use super::metrics;
+use crate::config::{HubToken, Hubs};
 use crate::host::{Host, Level, StreamToken};
 use crate::observation::{SubscriberMessage, Subscription};
 use crate::wire;
@@ -21,8 +26,13 @@ pub struct Observer {
     link: Link,
     /// Streams that ended without having been good, in a row.
     failures: u32,
-    /// It has been said that Envoy opens none.
-    told: bool,
+    /// The place of the hub whose turn it is, as of the last tick among so many.
+    turn: usize,
+    hubs: usize,
+    /// The hub that was last heard.
+    heard_from: Option<usize>,
+    /// The hubs of which it has been said that Envoy opens no stream to them.
+    told: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -36,7 +46,14 @@ enum Link {
 impl Observer {
     /// No stream yet; one is opened at the next tick.
     pub fn new() -> Observer {
-        Observer { link: Link::Down { since_ms: 0, pause_ms: 0 }, failures: 0, told: false }
+        Observer {
+            link: Link::Down { since_ms: 0, pause_ms: 0 },
+            failures: 0,
+            turn: 0,
+            hubs: 1,
+            heard_from: None,
+            told: Vec::new(),
+        }
     }
 
     /// The open stream.
@@ -47,23 +64,29 @@ impl Observer {
         }
     }
 
-    /// Opens a stream if there is none and the pause is over; gives one up that has been silent for `silence_ms`.
+    /// Opens a stream if there is none and the pause is over. Gives one up that has been silent for `stale_after_ms`, or
+    /// for half of that if there is another hub: that one is to be heard before what is known is stale.
     pub fn tick(
         &mut self,
         host: &impl Host,
-        cluster: &str,
-        silence_ms: u64,
+        hubs: &Hubs,
+        stale_after_ms: u64,
         subscription: impl FnOnce() -> Subscription,
     ) {
+        self.hubs = hubs.clusters.len().max(1);
+        let silence_ms = if self.hubs > 1 { stale_after_ms / 2 } else { stale_after_ms };
         let now_ms = host.now_ms();
         match &mut self.link {
-            Link::Up { heard_ms, .. } if now_ms.saturating_sub(*heard_ms) > silence_ms => self.give_up(host),
+            Link::Up { token, heard_ms, .. } if now_ms.saturating_sub(*heard_ms) > silence_ms => {
+                host.cancel(*token);
+                self.pause(host, true);
+            }
             // A clock that was set back must not stretch a silence or a pause.
             Link::Up { heard_ms, .. } => *heard_ms = now_ms.min(*heard_ms),
             Link::Down { since_ms, pause_ms }
                 if now_ms.checked_sub(*since_ms).is_none_or(|waited| waited >= *pause_ms) =>
             {
-                self.open(host, cluster, subscription());
+                self.open(host, hubs, subscription());
             }
             _ => {}
         }
@@ -71,14 +94,16 @@ impl Observer {
     }
 
     /// Notes that the hub was heard. False if `token` is not the open stream.
-    pub fn heard(&mut self, token: StreamToken, now_ms: u64) -> bool {
+    pub fn heard(&mut self, host: &impl Host, token: StreamToken) -> bool {
         match &mut self.link {
-            Link::Up { token: open, heard_ms, .. } if *open == token => {
-                *heard_ms = now_ms;
-                true
-            }
-            _ => false,
+            Link::Up { token: open, heard_ms, .. } if *open == token => *heard_ms = host.now_ms(),
+            _ => return false,
         }
+        if self.heard_from.replace(self.turn).is_some_and(|before| before != self.turn) {
+            host.count(metrics::HUB_CHANGES, 1);
+            host.log(Level::Warn, &format!("another hub is observed now: hub_clusters[{}]", self.turn));
+        }
+        true
     }
 
     /// Acknowledges all messages of `stream` up to `number`, if that is the open stream: each has numbers of its own.
@@ -103,7 +128,7 @@ impl Observer {
     /// The proxy closed `token`; of interest only if it is the open stream.
     pub fn closed(&mut self, host: &impl Host, token: StreamToken) {
         if self.token() == Some(token) {
-            self.pause(host);
+            self.pause(host, false);
         }
     }
 
@@ -111,18 +136,24 @@ impl Observer {
     pub fn give_up(&mut self, host: &impl Host) {
         if let Some(token) = self.token() {
             host.cancel(token);
-            self.pause(host);
+            self.pause(host, false);
         }
     }
 
-    fn open(&mut self, host: &impl Host, cluster: &str, subscription: Subscription) {
+    fn open(&mut self, host: &impl Host, hubs: &Hubs, subscription: Subscription) {
         let now_ms = host.now_ms();
-        let Some(token) = host.open_stream(cluster, wire::SERVICE, wire::METHOD) else {
-            if !std::mem::replace(&mut self.told, true) {
+        // There may be fewer hubs than before.
+        self.turn %= self.hubs;
+        let cluster = hubs.clusters.get(self.turn).map(String::as_str).unwrap_or_default();
+        let authorization = hubs.token.as_ref().map(HubToken::authorization);
+        let metadata: Vec<(&str, &str)> = authorization.iter().map(|value| ("authorization", value.as_str())).collect();
+        let Some(token) = host.open_stream(cluster, wire::SERVICE, wire::METHOD, &metadata) else {
+            if !self.told.contains(&self.turn) {
+                self.told.push(self.turn);
                 let problem = "Envoy opens no stream to the hub: is hub_cluster";
                 host.log(Level::Warn, &format!("{problem}, which is {cluster:?}, one of its clusters?"));
             }
-            return self.pause(host);
+            return self.pause(host, false);
         };
         host.count(metrics::STREAM_OPENED, 1);
         self.link = Link::Up { token, opened_ms: now_ms, heard_ms: now_ms, acknowledged: 0 };
@@ -132,14 +163,18 @@ impl Observer {
         }
     }
 
-    fn pause(&mut self, host: &impl Host) {
+    fn pause(&mut self, host: &impl Host, was_silent: bool) {
         let now_ns = host.now_ns();
         let good = match self.link {
             Link::Up { opened_ms, heard_ms, .. } => heard_ms.saturating_sub(opened_ms) >= GOOD_STREAM_MS,
             Link::Down { .. } => false,
         };
         self.failures = if good { 0 } else { self.failures.saturating_add(1) };
-        let pause_ms = (FIRST_PAUSE_MS << self.failures.min(8)).min(LONGEST_PAUSE_MS);
+        if was_silent || !good {
+            self.turn = (self.turn + 1) % self.hubs;
+        }
+        let rounds = self.failures as usize / self.hubs;
+        let pause_ms = (FIRST_PAUSE_MS << rounds.min(8)).min(LONGEST_PAUSE_MS);
         // From half to the whole pause. The clock's low digits differ enough between VMs that fail together.
         let jitter_ms = (now_ns / 1_000) % (pause_ms / 2 + 1);
         self.link = Link::Down { since_ms: now_ns / 1_000_000, pause_ms: pause_ms / 2 + jitter_ms };

@@ -41,7 +41,7 @@ async fn a_message_beyond_eight_mebibytes_is_refused_and_the_hub_serves_on() {
     let hub = hub("").await;
     let mut client = connect(&hub).await;
     let refused = client.lookup_route(LookupRouteRequest { prompt_text: "x".repeat(8 << 20), ..request() }).await;
-    assert_eq!(refused.unwrap_err().code(), tonic::Code::OutOfRange);
+    assert_eq!(refused.unwrap_err().code(), tonic::Code::ResourceExhausted);
     assert_eq!(look_up(&mut client, request()).await.reason_code, "NO_HINT");
     hub.shutdown().await;
 }

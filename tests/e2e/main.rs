@@ -10,11 +10,13 @@ mod codes;
 mod dumps;
 mod hints;
 mod hub_faults;
+mod hubs;
 mod labels;
 mod leadership;
 mod lfu;
 mod policies;
 mod pool;
+mod producer;
 mod released;
 
 mod reset_killed;

@@ -378,7 +378,8 @@ def domain(plugin):
     """The digest of what decides an index's contents, from the plugin configuration."""
     sections = ("subscribe", "limits", "policies", "quotas")
     subscribe, limits, policies, quotas = (plugin.get(name, {}) for name in sections)
-    data = text(plugin["hub_cluster"])
+    hubs = sorted(plugin.get("hub_clusters") or [plugin["hub_cluster"]], key=str.encode)
+    data = text(hubs[0])
     data += texts(subscribe.get("models", [])) + texts(subscribe.get("tenants", []))
     data += number(limits.get("max_index_entries", 4_000_000))
     data += number(limits.get("max_index_bytes", 512 << 20)) + number(duration_ms(limits.get("lfu_half_life"), 0))
@@ -390,6 +391,8 @@ def domain(plugin):
     data += number(len(quotas))
     for tenant_id in sorted(quotas, key=str.encode):
         data += text(tenant_id) + number(quotas[tenant_id])
+    for hub in hubs[1:]:
+        data += text(hub)
     return hexadecimal(xxh3_64(data, 0))
 
 
@@ -404,6 +407,7 @@ PLUGINS = [
     PLUGIN | {"limits": {"max_index_bytes": 16 << 20, "lfu_half_life": "10m"}},
     PLUGIN | {"quotas": {"z": 0, "é": 200_000, "a": 1}},
     PLUGIN | {"subscribe": {"tenants": ["é", "z"]}, "policies": {"z": {}, "é": {"eviction": "LFU"}}},
+    {"hub_clusters": ["hub-b", "hub-a", "hub-c"], "models": [{"model_id": "m"}]},
 ]
 
 DOMAIN_NOTE = "Made by generate.py. A plugin configuration, and the domain of the index that it asks for."

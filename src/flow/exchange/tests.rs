@@ -69,8 +69,14 @@ impl Host for Request {
     fn dequeue(&self, _queue: QueueToken) -> Option<Vec<u8>> {
         panic!("a request touches no queue")
     }
-    fn open_stream(&self, cluster: &str, service: &str, method: &str) -> Option<StreamToken> {
-        self.proxy.open_stream(cluster, service, method)
+    fn open_stream(
+        &self,
+        cluster: &str,
+        service: &str,
+        method: &str,
+        metadata: &[(&str, &str)],
+    ) -> Option<StreamToken> {
+        self.proxy.open_stream(cluster, service, method, metadata)
     }
     fn send(&self, stream: StreamToken, message: &[u8]) -> bool {
         self.proxy.send(stream, message)

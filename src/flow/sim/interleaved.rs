@@ -162,8 +162,14 @@ impl Host for Interruptible<'_> {
         self.pause().dequeue(queue)
     }
 
-    fn open_stream(&self, cluster: &str, service: &str, method: &str) -> Option<StreamToken> {
-        let token = self.pause().open_stream(cluster, service, method)?;
+    fn open_stream(
+        &self,
+        cluster: &str,
+        service: &str,
+        method: &str,
+        metadata: &[(&str, &str)],
+    ) -> Option<StreamToken> {
+        let token = self.pause().open_stream(cluster, service, method, metadata)?;
         self.owners.borrow_mut().insert(token.0, self.vm);
         Some(token)
     }

@@ -32,6 +32,8 @@ pub struct World {
     next_token: Cell<u32>,
     /// Open streams, with what was sent over each.
     pub streams: RefCell<BTreeMap<u32, Vec<SubscriberMessage>>>,
+    /// The cluster of every stream that was ever opened, and the headers that it began with.
+    pub opened: RefCell<BTreeMap<u32, (String, Vec<String>)>>,
     /// What a look at the clock takes, beside 80 ns.
     pub look_ns: Cell<u64>,
     /// No stream can be opened.
@@ -102,7 +104,13 @@ impl Host for SimHost {
         self.0.queues.borrow_mut().get_mut(queue.0 as usize - 1)?.1.pop_front()
     }
 
-    fn open_stream(&self, _cluster: &str, service: &str, method: &str) -> Option<StreamToken> {
+    fn open_stream(
+        &self,
+        cluster: &str,
+        service: &str,
+        method: &str,
+        metadata: &[(&str, &str)],
+    ) -> Option<StreamToken> {
         assert_eq!((service, method), ("warmroute.v1.Observation", "Observe"));
         if self.0.hub_down.get() {
             return None;
@@ -110,6 +118,8 @@ impl Host for SimHost {
         let token = self.0.next_token.get() + 1;
         self.0.next_token.set(token);
         self.0.streams.borrow_mut().insert(token, Vec::new());
+        let shown = metadata.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        self.0.opened.borrow_mut().insert(token, (cluster.to_owned(), shown));
         Some(StreamToken(token))
     }
 

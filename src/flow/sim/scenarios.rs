@@ -1,6 +1,7 @@
 //! One thing after another, each with its outcome.
 
 mod full;
+mod hubs;
 mod metered;
 mod models;
 mod widths;

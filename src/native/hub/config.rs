@@ -2,8 +2,10 @@
 //!
 //! Every default is named here. A configuration is refused as a whole, with one line for each thing that is wrong.
 
+mod limits;
 mod replicas;
 mod reports;
+mod security;
 mod tokenizers;
 
 use std::collections::BTreeMap;
@@ -18,8 +20,10 @@ use super::yaml;
 use crate::config::{Adapter, ranking_from_json};
 use crate::routing::policy::Ranking;
 
+pub use limits::LimitsConfig;
 pub use replicas::{EngineKind, ReplicaConfig};
 pub use reports::{ModelBlocks, ReportsConfig, filled};
+pub use security::{Access, OperationsConfig, SecurityConfig, TlsConfig, TokensConfig};
 pub use tokenizers::TokenizersConfig;
 
 /// Defaults of the optional fields.
@@ -95,6 +99,10 @@ pub struct HubConfig {
     pub tokenizers: Option<TokenizersConfig>,
     /// `routing`: the settings for lookups that the hub answers itself, named as in the plugin's configuration.
     pub routing: Ranking,
+    /// Who may talk to the hub.
+    pub security: SecurityConfig,
+    /// How much of everything there may be.
+    pub limits: LimitsConfig,
 }
 
 /// Where CachePolicies are read from.
@@ -161,6 +169,10 @@ struct RawConfig {
     policies: Option<RawPolicies>,
     tokenizers: Option<tokenizers::RawTokenizers>,
     routing: Option<serde_norway::Value>,
+    #[serde(default)]
+    security: security::RawSecurity,
+    #[serde(default)]
+    limits: limits::RawLimits,
 }
 
 #[derive(Debug, Deserialize)]
@@ -245,6 +257,8 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
     let reassert = reassert(&raw.reassert, problems);
     let policies = raw.policies.map(|raw| policies(raw, problems));
     let routing = raw.routing.map(|raw| routing(raw, problems)).unwrap_or_default();
+    let security = security::security(raw.security, grpc, http, problems);
+    let limits = limits::limits(&raw.limits, problems);
     let least = usize::from(raw.reports.is_none());
     let replicas = replicas::replicas(raw.replicas, least, problems);
     let reports = reports::reports(raw.reports.unwrap_or_default(), problems);
@@ -271,6 +285,8 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         policies,
         tokenizers,
         routing,
+        security,
+        limits,
     })
 }
 

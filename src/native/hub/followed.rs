@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::capacity::{Bound, Capacity, Excess, Places};
 use super::config::ReplicaConfig;
 use super::replica_cache::{Chained, Change, HeldBlock, ReplicaCache, Tally};
 use super::snapshot::{MAX_BLOCKS, ReplicaSnapshot, in_runs};
@@ -175,6 +176,35 @@ impl Followed {
             publisher.publish(Observation::Stats { replica: slot, stats });
         }
         Some(())
+    }
+
+    /// A replica of which blocks must go: one that holds more than it may, else the one that holds most, if all of them hold
+    /// more than they may.
+    pub fn excess(&self, capacity: Capacity) -> Option<Excess> {
+        let held = || self.replicas.iter().map(|(index, replica)| (*index, replica.cache.len()));
+        let of_one = held().map(|(index, held)| (index, capacity.excess_of_replica(held), Bound::Replica));
+        let all = held().map(|(_, held)| held).sum();
+        let most = held().max_by_key(|(_, held)| *held);
+        let of_all = most.map(|(index, most)| (index, capacity.excess_of_all(all, most), Bound::Total));
+        let (index, blocks, bound) = of_one.chain(of_all).find(|(_, blocks, _)| *blocks > 0)?;
+        let replica = self.replicas.get(&index)?;
+        Some(Excess { index, id: replica.id.clone(), blocks, bound, held: replica.cache.held().collect() })
+    }
+
+    /// Gives up those of these blocks that `replica` holds; how many they are.
+    pub fn give_up(&mut self, replica: ReplicaIndex, places: &Places, publisher: &mut Publisher) -> Option<usize> {
+        let state = self.replicas.get_mut(&replica)?;
+        let slot = state.announced.as_ref()?.slot;
+        let mut by_scope: BTreeMap<ScopeSlot, Vec<PrefixHash>> = BTreeMap::new();
+        for (scope, hash, _) in state.cache.held().filter(|(scope, hash, _)| places.contains(&(*scope, *hash))) {
+            by_scope.entry(scope).or_default().push(hash);
+        }
+        state.cache.forget(places);
+        let given_up = by_scope.values().map(Vec::len).sum();
+        for (scope, hashes) in by_scope {
+            publish(publisher, slot, Change::Removed(scope, hashes), 0);
+        }
+        Some(given_up)
     }
 
     /// Every replica that was announced, with what it holds.

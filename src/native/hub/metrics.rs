@@ -9,10 +9,12 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::capacity::Bound;
 use super::contract::{ContractMetrics, ModelLabels};
 use super::models::ModelMetrics;
 use super::policies::PolicyMetrics;
 use super::replica_cache::Tally;
+use super::security::SecurityMetrics;
 use super::state::HubState;
 use crate::native::engine::SkipReason;
 
@@ -46,6 +48,7 @@ struct HubMetrics {
     blocks_stored: Family<ReplicaLabel, Counter>,
     blocks_removed: Family<ReplicaLabel, Counter>,
     skipped: Family<ReasonLabel, Counter>,
+    given_up: Family<ReasonLabel, Counter>,
     gaps: Family<ReplicaLabel, Counter>,
     replays: Family<ReplicaLabel, Counter>,
     replays_failed: Family<ReplicaLabel, Counter>,
@@ -67,6 +70,7 @@ struct HubMetrics {
     sequence: Gauge,
     policies: PolicyMetrics,
     models: ModelMetrics,
+    security: SecurityMetrics,
 }
 
 /// The metrics of one replica.
@@ -128,6 +132,11 @@ impl Metrics {
         self.hub.models.clone()
     }
 
+    /// Those of who is let in.
+    pub fn security(&self) -> SecurityMetrics {
+        self.hub.security.clone()
+    }
+
     /// The metrics of the replica with this id.
     pub fn replica(&self, id: &str) -> ReplicaMetrics {
         let label = ReplicaLabel { replica: id.to_owned() };
@@ -152,6 +161,12 @@ impl Metrics {
             unreadable: self.hub.unreadable.get_or_create_owned(&label),
             last_sequence,
         }
+    }
+
+    /// Blocks of the replica with this id were given up.
+    pub fn given_up(&self, id: &str, bound: Bound, blocks: usize) {
+        let label = ReasonLabel { replica: id.to_owned(), reason: bound.as_str() };
+        self.hub.given_up.get_or_create(&label).inc_by(blocks as u64);
     }
 
     /// An Observe stream opened.
@@ -221,6 +236,8 @@ impl HubMetrics {
         add("scrapes_failed", "Failed reads of an engine's metrics", &metrics.scrapes_failed);
         let help = "Blocks, events or batches that were not credited, by reason";
         registry.register("skipped", help, metrics.skipped.clone());
+        let help = "Blocks given up because there were more than are kept, by limit";
+        registry.register("blocks_given_up", help, metrics.given_up.clone());
         registry.register("connected", "1 while connected to the event publisher", metrics.connected.clone());
         let help = "1 while nothing that an engine sends can be read";
         registry.register("unreadable", help, metrics.unreadable.clone());
@@ -238,6 +255,7 @@ impl HubMetrics {
         registry.register("sequence", "The latest sequence", metrics.sequence.clone());
         metrics.policies.register(registry);
         metrics.models.register(registry);
+        metrics.security.register(registry);
         metrics
     }
 }

@@ -11,6 +11,7 @@
 //! as do other producers over the public [contract], and its numbered history is what every `subscriber` follows. The hub
 //! is not on the path of requests: without it, filters serve on with what they know until that is stale.
 
+mod capacity;
 mod clock;
 pub mod config;
 mod continuity;
@@ -28,9 +29,11 @@ mod problems;
 mod reassert;
 pub mod replica_blocks;
 pub mod replica_cache;
+mod resets;
 mod ring;
 mod scope_filter;
 mod scrape;
+pub mod security;
 mod service;
 mod shelf;
 mod skip_log;
@@ -58,6 +61,7 @@ use tracing::{error, info, warn};
 
 use crate::publisher::{Publisher, PublisherLimits};
 use crate::routing::policy::Policies;
+use capacity::Capacity;
 pub use config::{HubConfig, InvalidConfig, ReplicaConfig};
 use contract::{Contract, ModelLabels, SharedTokenizer};
 use fleet::Fleet;
@@ -65,6 +69,7 @@ use http::Operations;
 use metrics::Metrics;
 use models::ModelsFollower;
 use policies::{PolicyFollower, TenantPolicies};
+use security::{Door, GateLayer, Peer, Refusals, Security};
 use service::ObserveService;
 use state::HubState;
 use subscriber::StreamLimits;
@@ -94,13 +99,18 @@ pub struct HubOptions {
 
 /// Why a hub did not start.
 #[derive(Debug)]
-pub struct StartError {
-    /// The field of the configuration.
-    pub field: &'static str,
-    /// The address in it.
-    pub address: SocketAddr,
-    /// What the system said.
-    pub error: io::Error,
+pub enum StartError {
+    /// An address cannot be listened on.
+    Listen {
+        /// The field of the configuration.
+        field: &'static str,
+        /// The address in it.
+        address: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// What is wrong with the files of certificates and tokens, one line each.
+    Security(Vec<String>),
 }
 
 // === impl Hub ===
@@ -109,7 +119,7 @@ impl Hub {
     /// Listens, and starts to follow every replica. Port 0 stands for any free one.
     ///
     /// # Errors
-    /// When an address cannot be listened on.
+    /// When an address cannot be listened on, or a file of certificates or tokens is wrong.
     pub async fn start(config: HubConfig) -> Result<Hub, StartError> {
         Hub::start_with(config, HubOptions::default()).await
     }
@@ -117,8 +127,10 @@ impl Hub {
     /// The same, with these options.
     ///
     /// # Errors
-    /// When an address cannot be listened on.
+    /// When an address cannot be listened on, or a file of certificates or tokens is wrong.
     pub async fn start_with(config: HubConfig, options: HubOptions) -> Result<Hub, StartError> {
+        let (security, files) = Security::load(&config.security).map_err(StartError::Security)?;
+        let security = Arc::new(security);
         let (grpc_listener, grpc) = listen("listen.grpc", config.grpc).await?;
         let (http_listener, http) = listen("listen.http", config.http).await?;
         let state = Arc::new(empty_state(&config));
@@ -131,19 +143,33 @@ impl Hub {
         follow_policies(&config, &state, &metrics, &stop, &mut tasks).await;
         follow_models(&config, &state, &metrics, &stop, &mut tasks);
         tasks.spawn(sweep::run(Arc::clone(&state), stop.clone()));
+        let capacity = Capacity { replica_blocks: config.limits.replica_blocks, blocks: config.limits.blocks };
+        tasks.spawn(capacity::run(Arc::clone(&state), capacity, Arc::clone(&metrics), stop.clone()));
         let limits = StreamLimits { heartbeat: config.heartbeat, acknowledge_timeout: config.acknowledge_timeout };
-        let service =
-            ObserveService { state: Arc::clone(&state), metrics: Arc::clone(&metrics), limits, stop: stop.clone() };
+        let refusals = Arc::new(Refusals::new(metrics.security()));
+        tasks.spawn(Arc::clone(&security).follow(files, metrics.security(), stop.clone()));
+        let door = |field, listener, address, is_grpc| {
+            let (security, refusals) = (Arc::clone(&security), Arc::clone(&refusals));
+            let door =
+                Door { listener, security, is_grpc, limit: config.limits.connections, refusals, stop: stop.clone() };
+            door.open().map_err(|error| StartError::Listen { field, address, error })
+        };
+        let grpc_incoming = door("listen.grpc", grpc_listener, grpc, true)?;
+        let http_incoming = door("listen.http", http_listener, http, false)?;
+        let gate = GateLayer::new(&security, &refusals, config.limits.streams);
+        let service = ObserveService::new(&state, &metrics, &refusals, limits, &config.limits, &stop);
         let contract = Contract::new(&config, &state, options.tokenizer, metrics.contract(), &stop);
         tasks.spawn(async move {
-            if let Err(error) = service.serve(contract, grpc_listener).await {
+            if let Err(error) = service.serve(contract, gate, grpc_incoming).await {
                 error!("the gRPC server failed: {error}");
             }
         });
         let router = http::router(Operations { state: Arc::clone(&state), metrics, fleet: Arc::clone(&fleet) });
+        let router = security::guarded(router, &security, &refusals);
         let stopped = stop.clone().cancelled_owned();
         tasks.spawn(async move {
-            if let Err(error) = axum::serve(http_listener, router).with_graceful_shutdown(stopped).await {
+            let service = router.into_make_service_with_connect_info::<Peer>();
+            if let Err(error) = axum::serve(http_incoming, service).with_graceful_shutdown(stopped).await {
                 error!("the HTTP server failed: {error}");
             }
         });
@@ -260,7 +286,7 @@ fn follow_models(
 }
 
 async fn listen(field: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let failed = |error| StartError { field, address, error };
+    let failed = |error| StartError::Listen { field, address, error };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
@@ -268,12 +294,20 @@ async fn listen(field: &'static str, address: SocketAddr) -> Result<(TcpListener
 
 impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} is `{}`, which cannot be listened on: {}", self.field, self.address, self.error)
+        match self {
+            StartError::Listen { field, address, error } => {
+                write!(f, "{field} is `{address}`, which cannot be listened on: {error}")
+            }
+            StartError::Security(problems) => f.write_str(&problems.join("\n")),
+        }
     }
 }
 
 impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
+        match self {
+            StartError::Listen { error, .. } => Some(error),
+            StartError::Security(_) => None,
+        }
     }
 }

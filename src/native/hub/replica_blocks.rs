@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use super::capacity::Places;
 use crate::fingerprint::PrefixHash;
 use crate::native::engine::EngineKey;
 use crate::native::engine::medium::Media;
@@ -136,6 +137,18 @@ impl Blocks {
     /// Forgets `key`; its block is to be [released](Blocks::release).
     pub fn forget(&mut self, key: &EngineKey) -> Option<Entry> {
         self.by_key.remove(key)
+    }
+
+    /// Forgets these blocks, with all their keys. Whether any of those stood for its block without the prefix.
+    pub fn forget_all(&mut self, places: &Places) -> bool {
+        let mut were_unchained = false;
+        self.held.retain(|place, _| !places.contains(place));
+        self.by_key.retain(|_, entry| {
+            let goes = places.contains(&(entry.scope, entry.hash));
+            were_unchained |= goes && entry.is_unchained;
+            !goes
+        });
+        were_unchained
     }
 
     /// The block that had a key with the media of `entry` has it without those in `taken`.

@@ -16,6 +16,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::capacity::Places;
 use super::replica_blocks::{Blocks, Entry, Left};
 use crate::fingerprint::{BlockSize, PrefixHash, prefix_hashes};
 use crate::native::engine::chaining::{Before, Chaining};
@@ -173,6 +174,14 @@ impl ReplicaCache {
         self.groups = Groups { credited_unnamed: false, ..self.groups };
         if !self.block_size_is_fixed {
             self.block_size = None;
+        }
+    }
+
+    /// Forgets these blocks, whatever engine keys stand for them. Where such a key stands for its block alone, it cannot be told
+    /// any more which prefixes have had it.
+    pub fn forget(&mut self, places: &Places) {
+        if self.blocks.forget_all(places) {
+            self.since_empty = false;
         }
     }
 

@@ -60,6 +60,11 @@ impl Ring {
         }
     }
 
+    /// Whether `sequence` is in the newer half of what is kept: who is there now has time to follow.
+    pub fn is_recent(&self, sequence: u64) -> bool {
+        self.last.checked_sub(sequence).is_some_and(|behind| behind <= self.changes.len() as u64 / 2)
+    }
+
     /// The changes after `sequence`, at least one if there is any, and at most `limit_bytes` of them.
     ///
     /// # Errors
@@ -114,6 +119,13 @@ mod tests {
         assert_eq!(sequences(&ring, 7), Ok(vec![8, 9, 10]));
         assert_eq!(sequences(&filled(3, 0), 2), Ok(vec![3]));
         assert_eq!(sequences(&Ring::new(0), 0), Ok(vec![]));
+    }
+
+    #[test]
+    fn the_newer_half_is_recent() {
+        let ring = filled(10, 1_000_000);
+        assert_eq!([4, 5, 10, 11].map(|sequence| ring.is_recent(sequence)), [false, true, true, false]);
+        assert!(Ring::new(0).is_recent(0) && filled(3, 0).is_recent(3) && !filled(3, 0).is_recent(2));
     }
 
     #[test]

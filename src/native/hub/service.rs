@@ -4,17 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::config::LimitsConfig;
 use super::contract::Contract;
 use super::contract::messages::v1alpha1::inference_cache_server::InferenceCacheServer;
 use super::metrics::Metrics;
+use super::resets::Resets;
+use super::security::{GateLayer, Incoming, Peer, Refusal, Refusals, Revoked};
 use super::state::HubState;
 use super::subscriber::{StreamLimits, Subscriber};
 use crate::wire::v1;
@@ -42,25 +43,48 @@ pub type ServeError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Serves Observe streams.
 pub struct ObserveService {
-    /// What is served.
-    pub state: Arc<HubState>,
-    /// Where streams are counted.
-    pub metrics: Arc<Metrics>,
-    /// How streams are served.
-    pub limits: StreamLimits,
-    /// Ends all streams.
-    pub stop: CancellationToken,
+    state: Arc<HubState>,
+    resets: Arc<Resets>,
+    metrics: Arc<Metrics>,
+    refusals: Arc<Refusals>,
+    limits: StreamLimits,
+    bounds: LimitsConfig,
+    /// A permit for each stream that there may be.
+    places: Arc<Semaphore>,
+    stop: CancellationToken,
 }
 
 // === impl ObserveService ===
 
 impl ObserveService {
-    /// Serves these streams and `contract` on `listener` until stopped.
+    /// Serves `state` as `limits` say, at most so much of it as `bounds` say, until `stop`.
+    pub fn new(
+        state: &Arc<HubState>,
+        metrics: &Arc<Metrics>,
+        refusals: &Arc<Refusals>,
+        limits: StreamLimits,
+        bounds: &LimitsConfig,
+        stop: &CancellationToken,
+    ) -> ObserveService {
+        ObserveService {
+            state: Arc::clone(state),
+            resets: Arc::default(),
+            metrics: Arc::clone(metrics),
+            refusals: Arc::clone(refusals),
+            limits,
+            bounds: bounds.clone(),
+            places: Arc::new(Semaphore::new(bounds.subscribers.min(Semaphore::MAX_PERMITS))),
+            stop: stop.clone(),
+        }
+    }
+
+    /// Serves these streams and `contract` behind `gate` to all that come in, until stopped.
     ///
     /// # Errors
-    /// When the listener fails.
-    pub async fn serve(self, contract: Contract, listener: TcpListener) -> Result<(), ServeError> {
+    /// When the server fails.
+    pub async fn serve(self, contract: Contract, gate: GateLayer, incoming: Incoming) -> Result<(), ServeError> {
         let stop = self.stop.clone();
+        let LimitsConfig { streams_per_connection, message_bytes, metadata_bytes, .. } = self.bounds;
         // Serving from the start: a lookup is answered whatever is known.
         let (health, health_service) = tonic_health::server::health_reporter();
         health.set_serving::<InferenceCacheServer<Contract>>().await;
@@ -70,12 +94,15 @@ impl ObserveService {
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .add_service(ObservationServer::new(self))
-            .add_service(contract.into_service())
+            .max_concurrent_streams(Some(streams_per_connection))
+            .http2_max_header_list_size(Some(metadata_bytes))
+            .layer(gate)
+            .add_service(ObservationServer::new(self).max_decoding_message_size(message_bytes))
+            .add_service(contract.into_service(message_bytes))
             .add_service(health_service)
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?)
-            .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), stop.cancelled_owned())
+            .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
             .await?;
         Ok(())
     }
@@ -96,10 +123,28 @@ impl Observation for ObserveService {
         &self,
         request: Request<Streaming<v1::ObserveRequest>>,
     ) -> Result<Response<Self::ObserveStream>, Status> {
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            let problem = format!("limits.max_subscribers is {}", self.bounds.subscribers);
+            peer.into_iter().for_each(|peer| self.refusals.note(Refusal::TooManySubscribers, peer, &problem));
+            return Err(Status::resource_exhausted(format!("the hub has no place for another subscriber: {problem}")));
+        };
+        let revoked = Revoked::of(&request);
+        let refusals = Arc::clone(&self.refusals);
         let (outgoing, messages) = mpsc::channel(OUTGOING_MESSAGES);
         let (state, metrics) = (Arc::clone(&self.state), Arc::clone(&self.metrics));
-        let subscriber = Subscriber::new(state, metrics, self.limits, request.into_inner(), outgoing);
-        tokio::spawn(subscriber.run(self.stop.clone()));
+        let subscriber =
+            Subscriber::new(state, Arc::clone(&self.resets), metrics, self.limits, request.into_inner(), outgoing);
+        let stop = self.stop.clone();
+        tokio::spawn(async move {
+            let lost = async {
+                let status = revoked.status().await;
+                peer.into_iter().for_each(|peer| refusals.note(Refusal::Revoked, peer, "an Observe stream"));
+                status
+            };
+            subscriber.run(stop, lost).await;
+            drop(place);
+        });
         Ok(Response::new(ReceiverStream::new(messages)))
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
 
+use super::capacity::{Capacity, Excess, Places};
 use super::config::ReplicaConfig;
 use super::followed::{Followed, ReplicaIndex, ReplicaView};
 use super::replica_cache::Tally;
@@ -170,6 +171,21 @@ impl HubState {
     /// When that position has left the ring, or is yet to come.
     pub fn after(&self, sequence: u64, limit_bytes: usize) -> Result<Vec<Arc<Numbered>>, Passed> {
         self.look(|inner| inner.ring.after(sequence, limit_bytes))
+    }
+
+    /// Whether `sequence` is in the newer half of the ring.
+    pub fn is_recent(&self, sequence: u64) -> bool {
+        self.look(|inner| inner.ring.is_recent(sequence))
+    }
+
+    /// A followed replica of which blocks must go, if there is one.
+    pub fn excess(&self, capacity: Capacity) -> Option<Excess> {
+        self.look(|inner| inner.followed.excess(capacity))
+    }
+
+    /// Gives up those of these blocks that `replica` holds; how many they are.
+    pub fn give_up(&self, replica: ReplicaIndex, places: &Places) -> usize {
+        self.change_both(|followed, publisher| followed.give_up(replica, places, publisher)).unwrap_or(0)
     }
 
     /// Every scope so far.

@@ -11,17 +11,16 @@ use std::time::Duration;
 use futures::StreamExt;
 use prost::Message;
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 use tracing::info;
 
 use super::metrics::Metrics;
 use super::parts::Parts;
+use super::resets::{Reset, Resets};
 use super::ring::Numbered;
 use super::scope_filter::ScopeFilter;
-use super::snapshot::Snapshot;
 use super::state::HubState;
 use super::window::Window;
 use crate::observation::{Observation, StreamBody, StreamMessage, SubscriberMessage, Subscription};
@@ -51,6 +50,7 @@ pub struct StreamLimits {
 /// One stream.
 pub struct Subscriber {
     state: Arc<HubState>,
+    resets: Arc<Resets>,
     metrics: Arc<Metrics>,
     limits: StreamLimits,
     incoming: Streaming<v1::ObserveRequest>,
@@ -79,6 +79,7 @@ impl Subscriber {
     /// A stream that has not begun.
     pub fn new(
         state: Arc<HubState>,
+        resets: Arc<Resets>,
         metrics: Arc<Metrics>,
         limits: StreamLimits,
         incoming: Streaming<v1::ObserveRequest>,
@@ -86,6 +87,7 @@ impl Subscriber {
     ) -> Subscriber {
         Subscriber {
             state,
+            resets,
             metrics,
             limits,
             incoming,
@@ -99,12 +101,13 @@ impl Subscriber {
         }
     }
 
-    /// Serves the stream until it ends or `stop`.
-    pub async fn run(mut self, stop: CancellationToken) {
+    /// Serves the stream until it ends, `stop`, or `revoked`.
+    pub async fn run(mut self, stop: CancellationToken, revoked: impl Future<Output = Status>) {
         self.metrics.subscriber_opened();
         let outgoing = self.outgoing.clone();
         let ended = tokio::select! {
             () = stop.cancelled() => Err(Status::unavailable("the hub is shutting down")),
+            status = revoked => Err(status),
             () = outgoing.closed() => Ok(()),
             ended = self.serve() => ended,
         };
@@ -171,29 +174,25 @@ impl Subscriber {
         // A state without models that only were not read yet would have the subscriber drop those that it has.
         self.state.models_read().await;
         self.metrics.reset();
-        let snapshot = self.state.snapshot();
-        (self.position, self.looked_at) = (snapshot.sequence, snapshot.sequence);
-        self.send_snapshot(snapshot).await
+        let reset = self.resets.current(&self.state).await;
+        let reset = reset.map_err(|error| Status::internal(error.to_string()))?;
+        (self.position, self.looked_at) = (reset.sequence, reset.sequence);
+        self.send_reset(&reset).await
     }
 
-    async fn send_snapshot(&mut self, snapshot: Snapshot) -> Result<(), Status> {
+    async fn send_reset(&mut self, reset: &Reset) -> Result<(), Status> {
         self.send(StreamBody::Reset).await?;
         let mut chunk = ChunkBuilder::default();
-        for (slot, scope) in snapshot.scopes {
-            self.send_in_chunks(Observation::Scope { slot, scope }, &mut chunk).await?;
-        }
-        for observation in snapshot.policies.into_iter().chain(snapshot.models) {
+        for observation in &reset.first {
             self.send_in_chunks(observation, &mut chunk).await?;
         }
-        for replica in snapshot.replicas {
-            // Sorting millions of blocks into runs takes long enough to hold up other tasks.
-            let observations = spawn_blocking(|| replica.into_observations().collect::<Vec<_>>());
-            let observations = observations.await.map_err(|error| Status::internal(error.to_string()))?;
+        for replica in &reset.replicas {
+            let observations = replica.observations().await.map_err(|error| Status::internal(error.to_string()))?;
             for observation in observations {
                 self.send_in_chunks(observation, &mut chunk).await?;
             }
         }
-        for observation in snapshot.reported {
+        for observation in &reset.reported {
             self.send_in_chunks(observation, &mut chunk).await?;
         }
         if let Some(last) = chunk.take() {
@@ -203,28 +202,27 @@ impl Subscriber {
     }
 
     /// Adds an observation to the chunk, which is sent first if it is full.
-    async fn send_in_chunks(&mut self, observation: Observation, chunk: &mut ChunkBuilder) -> Result<(), Status> {
-        if !self.filter.admits(&observation) {
+    async fn send_in_chunks(&mut self, observation: &Observation, chunk: &mut ChunkBuilder) -> Result<(), Status> {
+        if !self.filter.admits(observation) {
             return Ok(());
         }
-        let bytes = facts_bytes(&observation);
+        let bytes = facts_bytes(observation);
         if chunk.bytes + bytes > FACTS_BYTES
             && let Some(full) = chunk.take()
         {
             self.send(full).await?;
+            // Nothing could follow what has left the ring meanwhile: the copy of the state need not be kept for it.
+            self.state.after(self.position, 0).map_err(|_| self.passed())?;
         }
         chunk.bytes += bytes;
-        chunk.observations.push(observation);
+        chunk.observations.push(observation.clone());
         Ok(())
     }
 
     /// Sends what has changed, in as few messages as possible.
     async fn send_changes(&mut self) -> Result<(), Status> {
         loop {
-            let changes = self.state.after(self.looked_at, FACTS_BYTES).map_err(|_| {
-                self.metrics.subscriber_dropped();
-                Status::out_of_range("the position has left the hub's buffer: subscribe again")
-            })?;
+            let changes = self.state.after(self.looked_at, FACTS_BYTES).map_err(|_| self.passed())?;
             if changes.is_empty() {
                 return Ok(());
             }
@@ -233,6 +231,12 @@ impl Subscriber {
                 self.send_delta(observations).await?;
             }
         }
+    }
+
+    /// The subscriber is too slow.
+    fn passed(&self) -> Status {
+        self.metrics.subscriber_dropped();
+        Status::out_of_range("the position has left the hub's buffer: subscribe again")
     }
 
     /// The changes that the subscriber asked for, as many as fit a message.
@@ -306,7 +310,12 @@ impl Subscriber {
         if !is_part {
             self.heartbeat_at = Instant::now() + self.limits.heartbeat;
         }
-        self.outgoing.send(Ok(message)).await.map_err(|_| Status::cancelled("the subscriber is gone"))
+        // There can be no room in the connection although everything was acknowledged: by one that does not read.
+        let sent = timeout_at(give_up_at, self.outgoing.send(Ok(message))).await.map_err(|_| {
+            self.metrics.subscriber_dropped();
+            Status::deadline_exceeded("nothing was read for too long")
+        })?;
+        sent.map_err(|_| Status::cancelled("the subscriber is gone"))
     }
 
     /// Takes in what the subscriber said; false if it will say no more.

@@ -286,7 +286,7 @@ mod tests {
         let mut config = shipped(&addresses(), Path::new("/m.wasm")).unwrap();
         let value = at(filter(&mut config).unwrap(), "typed_config.config.configuration.value").unwrap();
         let plugin = crate::config::FilterConfig::from_json(value.as_str().unwrap().as_bytes()).unwrap();
-        assert_eq!(plugin.hub_cluster, HUB);
+        assert_eq!(plugin.hubs.clusters, [HUB]);
     }
 
     #[test]

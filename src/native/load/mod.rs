@@ -3,6 +3,7 @@
 //! The stack runs the shipped `envoy/envoy.yaml` with its addresses moved to free loopback ports, so that what is
 //! demonstrated and tested is what operators are given. Nothing here is reachable from other machines.
 
+pub mod certificates;
 pub mod child;
 pub mod client;
 pub mod demo;

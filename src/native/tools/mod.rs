@@ -1,9 +1,11 @@
-//! What an operator does with a model's directory at the command line: compile it, try it, compare it with an engine.
+//! What an operator does at the command line: check a configuration; compile a model's directory, try it, compare it with an
+//! engine.
 //!
 //! Exit codes: 0 if all is well, 1 if an engine could not be asked or disagrees, 2 for a bad command line or a directory that
 //! is not used.
 
 mod cases;
+pub mod check_config;
 mod engine;
 mod opened;
 mod tokenize;
@@ -27,6 +29,11 @@ const DAY_MINUTES: i64 = 1_440;
 /// The tools.
 #[derive(Debug, Subcommand)]
 pub enum Tool {
+    /// Check a configuration, the certificates, tokens, CachePolicies and models that it names
+    #[command(after_help = "Example:\n  \
+        warmroute-hub check-config hub.yaml\n\n\
+        Exit code 0 if all is well, 2 with a line for each thing that is wrong. `--config FILE --check` does the same.")]
+    CheckConfig(check_config::CheckConfigArguments),
     /// Compile and verify a model's directory, and say what it is
     #[command(after_help = "Examples:\n  \
         warmroute-hub compile-tokenizer models/org/name\n  \
@@ -79,6 +86,7 @@ pub enum Failure {
 pub async fn run(tool: Tool) -> ExitCode {
     let mut out = io::stdout().lock();
     let ended = match tool {
+        Tool::CheckConfig(arguments) => check_config::run(&arguments),
         Tool::CompileTokenizer(arguments) => compile(&arguments, &mut out),
         Tool::Tokenize(arguments) => tokenize::run(&arguments, &mut out),
         Tool::Verify(arguments) => verify::run(&arguments, &mut out).await,

@@ -162,7 +162,7 @@ impl Host for Proxy {
         queues.get_mut((queue.0 as usize).wrapping_sub(1))?.1.pop_front()
     }
 
-    fn open_stream(&self, _: &str, _: &str, _: &str) -> Option<StreamToken> {
+    fn open_stream(&self, _: &str, _: &str, _: &str, _: &[(&str, &str)]) -> Option<StreamToken> {
         let token = self.0.last_stream.get() + 1;
         self.0.last_stream.set(token);
         let stream = Stream { owner: self.0.running.get(), to_hub: VecDeque::new(), to_vm: VecDeque::new() };

@@ -29,12 +29,14 @@ mod texts;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures::Stream;
+use futures::stream::once;
+use futures::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::config::HubConfig;
+use super::security::Revoked;
 use super::state::HubState;
 use addresses::AddressBook;
 use deadline::Arrived;
@@ -52,8 +54,6 @@ pub use preparing::SharedTokenizer;
 use reporting::Reports;
 use texts::HubTexts;
 
-/// The largest message that is taken in: as many token ids as there may be take 5 MiB, a text 1 MiB.
-const MAX_REQUEST_BYTES: usize = 8 * 1024 * 1024;
 /// The reason code of RenderTemplate where nothing went wrong.
 const RENDERED: &str = "OK";
 /// The reason code of what has no hint to give.
@@ -94,9 +94,9 @@ impl Contract {
         }
     }
 
-    /// As a gRPC service.
-    pub fn into_service(self) -> ContractService {
-        let server = InferenceCacheServer::new(self).max_decoding_message_size(MAX_REQUEST_BYTES);
+    /// As a gRPC service that takes messages of at most `message_bytes`.
+    pub fn into_service(self, message_bytes: usize) -> ContractService {
+        let server = InferenceCacheServer::new(self).max_decoding_message_size(message_bytes);
         InterceptedService::new(server, Arrived::note)
     }
 }
@@ -114,7 +114,11 @@ impl InferenceCache for Contract {
     }
 
     async fn report_cache_state(&self, request: Request<Streaming<CacheStateUpdate>>) -> Result<Response<Ack>, Status> {
-        self.reports.take_all(request.into_inner()).await.map(Response::new)
+        let revoked = Revoked::of(&request);
+        tokio::select! {
+            taken = self.reports.take_all(request.into_inner()) => taken.map(Response::new),
+            status = revoked.status() => Err(status),
+        }
     }
 
     async fn publish_event(&self, request: Request<CacheEvent>) -> Result<Response<Ack>, Status> {
@@ -134,7 +138,12 @@ impl InferenceCache for Contract {
         &self,
         request: Request<StreamEventsRequest>,
     ) -> Result<Response<Self::StreamCacheEventsStream>, Status> {
-        Ok(Response::new(following::follow(&self.state, request.into_inner(), &self.stop)))
+        let revoked = Revoked::of(&request);
+        let events = following::follow(&self.state, request.into_inner(), &self.stop);
+        // Events go on until they end with an error, or the token does.
+        let ended = revoked.clone();
+        let events = events.take_until(async move { ended.status().await });
+        Ok(Response::new(Box::pin(events.chain(once(async move { Err(revoked.status().await) })))))
     }
 
     async fn stream_metrics(

@@ -355,6 +355,7 @@ impl Source {
             }
         };
         let made_ms = batch.timestamp.map(|seconds| (seconds * 1_000.0) as u64).filter(|made_ms| *made_ms > 0);
+        made_ms.iter().for_each(|made_ms| self.metrics.made(*made_ms, replayed_at_ms.is_none()));
         let seen_ms = match replayed_at_ms {
             Some(now_ms) => made_ms.unwrap_or(now_ms).min(now_ms),
             None => unix_ms(),

@@ -2,10 +2,19 @@
 #![cfg(feature = "native")]
 
 #[cfg(test)]
+#[path = "hub/discovery.rs"]
+mod discovery;
+#[cfg(test)]
 mod hub_support;
 #[cfg(test)]
 #[path = "hub/models.rs"]
 mod models;
+#[cfg(test)]
+#[path = "hub/name_server.rs"]
+mod name_server;
+#[cfg(test)]
+#[path = "hub/operations.rs"]
+mod operations;
 #[cfg(test)]
 #[path = "hub/reassertions.rs"]
 mod reassertions;

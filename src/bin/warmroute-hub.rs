@@ -14,7 +14,7 @@ use tracing::info;
 use tracing_subscriber::EnvFilter;
 use warmroute::native::hub::models::ModelsDirectory;
 use warmroute::native::hub::policies::PolicyDirectory;
-use warmroute::native::hub::{Hub, HubConfig};
+use warmroute::native::hub::{Hub, HubConfig, discovery_problems};
 use warmroute::native::tools::{self, Tool, say};
 
 /// The exit code for a configuration that is not valid.
@@ -37,7 +37,7 @@ struct Arguments {
     /// The configuration, YAML.
     #[arg(long, required = true)]
     config: Option<PathBuf>,
-    /// Check the configuration, the CachePolicies and the models' directories, and exit.
+    /// Check the configuration, files of replicas, the CachePolicies and the models' directories, and exit.
     #[arg(long)]
     check: bool,
     #[command(subcommand)]
@@ -96,9 +96,10 @@ fn read_config(path: &Path) -> Result<HubConfig, Vec<String>> {
     HubConfig::from_yaml(&text).map_err(|invalid| invalid.problems)
 }
 
-/// Says what is wrong with the CachePolicies and the models' directories, and what is not used, which is not wrong.
+/// Says what is wrong with the files of replicas, the CachePolicies and the models' directories, and what is not used, which
+/// is not wrong.
 fn check(config: &HubConfig) -> ExitCode {
-    let (mut problems, mut notes) = (Vec::new(), Vec::new());
+    let (mut problems, mut notes) = (discovery_problems(&config.discovery), Vec::new());
     if let Some(policies) = &config.policies {
         let reading = PolicyDirectory::new(&policies.directory).read();
         problems.extend(reading.problems);

@@ -17,7 +17,7 @@ use tracing::info;
 use super::config::{HubConfig, ReplicaConfig};
 use super::followed::ReplicaIndex;
 use super::metrics::{Metrics, ReplicaMetrics};
-use super::scrape::{ScrapeClient, ScrapeView, Scraper, client};
+use super::scrape::{ScrapeClient, ScrapeTarget, ScrapeView, Scraper, client};
 use super::source::Source;
 use super::state::HubState;
 pub use book::FleetBook;
@@ -40,16 +40,25 @@ type Followers = HashMap<String, Follower>;
 /// One replica's tasks.
 struct Follower {
     config: ReplicaConfig,
+    /// The replica itself, or each of its ranks where these are followed apart.
+    members: Vec<Member>,
+    stop: CancellationToken,
+}
+
+/// What is announced as one replica.
+struct Member {
     index: ReplicaIndex,
+    rank: Option<u32>,
     metrics: ReplicaMetrics,
     scrapes: watch::Receiver<ScrapeView>,
-    stop: CancellationToken,
 }
 
 /// What operators see of one replica.
 pub struct FollowerView {
     /// Its configuration.
     pub config: ReplicaConfig,
+    /// Which of its ranks this is, where they are followed apart.
+    pub rank: Option<u32>,
     /// Its metrics.
     pub metrics: ReplicaMetrics,
     /// How the reads of the engine's metrics go.
@@ -83,7 +92,7 @@ impl Fleet {
             if !stays {
                 info!(replica = id, "not followed any more");
                 follower.stop.cancel();
-                self.state.unfollow(follower.index);
+                follower.members.iter().for_each(|member| self.state.unfollow(member.index));
             }
             stays
         });
@@ -104,12 +113,17 @@ impl Fleet {
 
     /// What operators see of the replicas that are followed.
     pub fn view(&self) -> HashMap<ReplicaIndex, FollowerView> {
-        let view = |follower: &Follower| FollowerView {
+        let view = |follower: &Follower, member: &Member| FollowerView {
             config: follower.config.clone(),
-            metrics: follower.metrics.clone(),
-            scrapes: follower.scrapes.borrow().clone(),
+            rank: member.rank,
+            metrics: member.metrics.clone(),
+            scrapes: member.scrapes.borrow().clone(),
         };
-        lock(&self.followers).values().map(|follower| (follower.index, view(follower))).collect()
+        let followers = lock(&self.followers);
+        let of = |follower: &Follower| {
+            follower.members.iter().map(|member| (member.index, view(follower, member))).collect::<Vec<_>>()
+        };
+        followers.values().flat_map(of).collect()
     }
 
     /// Waits until all tasks have ended, which they are told by `stop`.
@@ -126,16 +140,14 @@ impl Fleet {
         let (view, scrapes) = watch::channel(ScrapeView::default());
         let source = Source::new(index, config.clone(), &self.hub, Arc::clone(&self.state), metrics.clone());
         let source = self.tasks.spawn(source.run(process_changes, stop.clone()));
+        let target = ScrapeTarget { index, rank: None, metrics: metrics.clone(), changed, view };
         let scraper = Scraper {
-            index,
             id: config.id.clone(),
             url: config.metrics.clone(),
             every: self.hub.scrape_interval,
             pressure_ceiling: self.hub.pressure_ceiling,
             state: Arc::clone(&self.state),
-            metrics: metrics.clone(),
-            changed,
-            view,
+            targets: vec![target],
             client: self.client.clone(),
         };
         let scraper = self.tasks.spawn(scraper.run(stop.clone()));
@@ -148,7 +160,8 @@ impl Fleet {
                 all.forget(&id);
             }
         });
-        Follower { config: config.clone(), index, metrics, scrapes, stop }
+        let member = Member { index, rank: None, metrics, scrapes };
+        Follower { config: config.clone(), members: vec![member], stop }
     }
 }
 

@@ -62,6 +62,7 @@ use crate::routing::policy::Policies;
 pub use config::{HubConfig, InvalidConfig, ReplicaConfig};
 use contract::{Contract, ModelLabels, SharedTokenizer};
 use discovery::Discovery;
+pub use discovery::problems as discovery_problems;
 use fleet::Fleet;
 use http::Operations;
 use metrics::Metrics;

@@ -11,8 +11,6 @@ use serde::{Deserialize, Serialize};
 pub const MAX_STREAMS: usize = 1_000;
 /// The most reported replicas that are listed.
 pub const MAX_REPORTED: usize = 1_000;
-/// The most ranks of one replica that are listed.
-pub const MAX_RANKS: usize = 64;
 
 /// The hub.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -78,8 +76,8 @@ pub struct ReplicaReport {
     pub engine: String,
     /// Ranks of data parallelism, as configured.
     pub data_parallel_size: u32,
-    /// The load of each rank, where there are several; at most [`MAX_RANKS`].
-    pub ranks: Vec<RankReport>,
+    /// Which of them this is, where they are followed apart.
+    pub data_parallel_rank: Option<u32>,
     /// Whether the hub is connected to its event publisher.
     pub connected: bool,
     /// Whether of it is known all that can be.
@@ -108,6 +106,10 @@ pub struct ReplicaReport {
     pub last_event_ago_ms: Option<u64>,
     /// How long ago the last message was applied.
     pub last_message_ago_ms: Option<u64>,
+    /// Requests that it serves.
+    pub running: Option<f64>,
+    /// Requests that wait.
+    pub waiting: Option<f64>,
     /// Load, 0 to 1.
     pub pressure: Option<f32>,
     /// Share of tokens found in its cache lately, 0 to 1.
@@ -122,20 +124,6 @@ pub struct ReplicaReport {
     pub last_scrape_ago_ms: Option<u64>,
     /// What is wrong with the last read of its metrics, the `reason` of `warmroute_hub_scrapes_failed_total`.
     pub scrape_fault: Option<String>,
-}
-
-/// One rank of a replica.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RankReport {
-    /// Which.
-    pub rank: u32,
-    /// Requests being served; its share of the replica's where the engine does not tell ranks apart.
-    pub running: Option<f64>,
-    /// Requests that wait, likewise.
-    pub waiting: Option<f64>,
-    /// Share of its cache that is in use, 0 to 1.
-    pub cache_usage: Option<f64>,
 }
 
 /// A replica that producers report.

@@ -40,8 +40,6 @@ pub type ScrapeClient = Client<HttpConnector, Empty<Bytes>>;
 
 /// Reads one replica's metrics until it is stopped.
 pub struct Scraper {
-    /// Which replica.
-    pub index: ReplicaIndex,
     /// The replica's id.
     pub id: String,
     /// The metrics' URL.
@@ -52,14 +50,24 @@ pub struct Scraper {
     pub pressure_ceiling: u64,
     /// Where the load goes.
     pub state: Arc<HubState>,
+    /// Whom they are about: the replica, or each of its ranks.
+    pub targets: Vec<ScrapeTarget>,
+    /// Shared by all scrapers.
+    pub client: ScrapeClient,
+}
+
+/// A replica, or one of its data-parallel ranks.
+pub struct ScrapeTarget {
+    /// Which.
+    pub index: ReplicaIndex,
+    /// Which rank of how many; `None` for the whole.
+    pub rank: Option<(u32, u32)>,
     /// Where failures are counted.
     pub metrics: ReplicaMetrics,
-    /// The replica's source.
+    /// Its source.
     pub changed: mpsc::Sender<ProcessChanged>,
     /// How the reads go.
     pub view: watch::Sender<ScrapeView>,
-    /// Shared by all scrapers.
-    pub client: ScrapeClient,
 }
 
 /// How the reads of a replica's metrics go.
@@ -69,8 +77,8 @@ pub struct ScrapeView {
     pub answered: Option<Instant>,
     /// The same, Unix time in ms.
     pub answered_ms: Option<u64>,
-    /// What it said last.
-    pub report: Option<EngineReport>,
+    /// What it said last, of the replica or the rank.
+    pub figures: EngineFigures,
     /// What is wrong with the last read.
     pub fault: Option<ScrapeFault>,
 }
@@ -92,13 +100,11 @@ pub enum ScrapeFault {
     MissingHitRate,
 }
 
-/// What was read before.
-#[derive(Default)]
+/// What was read of one target before.
+#[derive(Clone, Default)]
 struct Earlier {
     figures: EngineFigures,
     hit_rate: f32,
-    /// Failed reads in a row.
-    failed: u32,
 }
 
 /// A client for scrapers.
@@ -120,46 +126,54 @@ impl Scraper {
     async fn read_forever(self) {
         let mut ticks = interval(self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut earlier = Earlier::default();
+        let mut earlier = vec![Earlier::default(); self.targets.len()];
+        let mut failed = 0;
         loop {
             ticks.tick().await;
             let silent = Err((ScrapeFault::TimedOut, "no answer in time".to_owned()));
             let read = timeout(ANSWER_LIMIT, self.read()).await.unwrap_or(silent);
-            let fault = match read {
-                Ok(report) => {
-                    let fault = self.take(&report.whole, &mut earlier);
-                    self.view.send_modify(|view| {
-                        view.answered = Some(Instant::now());
-                        view.answered_ms = Some(unix_ms());
-                        view.report = Some(report);
-                    });
-                    fault
-                }
-                Err(fault) => Some(fault),
-            };
-            self.view.send_modify(|view| view.fault = fault.as_ref().map(|(fault, _)| *fault));
-            self.count(fault, &mut earlier.failed);
+            let faults = self.targets.iter().zip(&mut earlier).map(|(target, earlier)| {
+                let fault = match &read {
+                    Ok(report) => self.take(report, target, earlier),
+                    Err(fault) => Some(fault.clone()),
+                };
+                target.view.send_modify(|view| view.fault = fault.as_ref().map(|(fault, _)| *fault));
+                fault.iter().for_each(|(fault, _)| target.metrics.scrape_failed(*fault));
+                fault
+            });
+            let first = faults.fold(None, |first, fault| first.or(fault));
+            self.say(first, &mut failed);
         }
     }
 
-    /// Passes on what was read; what is missing in it.
-    fn take(&self, figures: &EngineFigures, earlier: &mut Earlier) -> Option<(ScrapeFault, String)> {
+    /// Passes on what was read of a target; what is missing in it.
+    fn take(
+        &self,
+        report: &EngineReport,
+        target: &ScrapeTarget,
+        earlier: &mut Earlier,
+    ) -> Option<(ScrapeFault, String)> {
+        let figures = target.rank.map_or(report.whole, |(rank, ranks)| report.of_rank(rank, ranks));
         earlier.hit_rate = figures.hit_rate_since(&earlier.figures).unwrap_or(earlier.hit_rate);
-        self.metrics.cache_usage(figures.cache_usage);
-        let pressure = figures.pressure(self.pressure_ceiling);
-        if let Some(pressure) = pressure {
+        target.metrics.cache_usage(figures.cache_usage);
+        if let Some(pressure) = figures.pressure(self.pressure_ceiling) {
             let stats = ReplicaStats { pressure, hit_rate: earlier.hit_rate, reported_ms: unix_ms() };
-            self.state.stats(self.index, stats);
+            self.state.stats(target.index, stats);
         }
         if let (Some(now), Some(before)) = (figures.process_start, earlier.figures.process_start)
             && now != before
         {
             // A full channel already says the same.
-            let _ = self.changed.try_send(ProcessChanged);
+            let _ = target.changed.try_send(ProcessChanged);
         }
         // A text without the start time does not undo that it was seen.
         let process_start = figures.process_start.or(earlier.figures.process_start);
-        earlier.figures = EngineFigures { process_start, ..*figures };
+        earlier.figures = EngineFigures { process_start, ..figures };
+        target.view.send_modify(|view| {
+            view.answered = Some(Instant::now());
+            view.answered_ms = Some(unix_ms());
+            view.figures = figures;
+        });
         if let Some(missing) = figures.missing_load() {
             return Some((ScrapeFault::MissingLoad, format!("the text has {missing}")));
         }
@@ -167,7 +181,8 @@ impl Scraper {
         (!figures.has_hit_rate()).then(|| (ScrapeFault::MissingHitRate, missing.to_owned()))
     }
 
-    fn count(&self, fault: Option<(ScrapeFault, String)>, failed: &mut u32) {
+    /// Says in the log what is wrong, once it has been for a while, and when it no longer is.
+    fn say(&self, fault: Option<(ScrapeFault, String)>, failed: &mut u32) {
         let (replica, url) = (&self.id, &self.url);
         let Some((fault, what)) = fault else {
             if *failed >= LOUD_AFTER {
@@ -176,7 +191,6 @@ impl Scraper {
             *failed = 0;
             return;
         };
-        self.metrics.scrape_failed(fault);
         *failed = failed.saturating_add(1);
         if *failed == LOUD_AFTER {
             error!(replica, %url, reason = fault.as_str(), "metrics cannot be used, {LOUD_AFTER} times in a row: {what}");

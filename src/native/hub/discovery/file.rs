@@ -33,6 +33,11 @@ enum Reading {
     Changed(Vec<ReplicaConfig>),
 }
 
+/// What is wrong with the file, on one line.
+pub(super) fn problem(path: &Path) -> Option<String> {
+    Known::default().read(path).err()
+}
+
 /// Reads the file every so often and tells what is in it.
 pub(super) async fn follow(config: FileDiscovery, mut teller: Teller) {
     let mut known = Known::default();

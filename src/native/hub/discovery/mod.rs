@@ -232,6 +232,11 @@ impl Teller {
     }
 }
 
+/// What is wrong with the files that `config` names, a line each.
+pub fn problems(config: &DiscoveryConfig) -> Vec<String> {
+    config.files.iter().filter_map(|file| file::problem(&file.path)).collect()
+}
+
 /// Runs a task until `stop`.
 async fn until(stop: CancellationToken, task: impl Future<Output = ()> + Send) {
     stop.run_until_cancelled(task).await;

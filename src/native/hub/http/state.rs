@@ -10,11 +10,9 @@ use crate::native::hub::clock::unix_ms;
 use crate::native::hub::fleet::FollowerView;
 use crate::native::hub::followed::ReplicaView;
 use crate::native::hub::report::{
-    HubReport, MAX_RANKS, MAX_REPORTED, MAX_STREAMS, MemoryReport, ModelReport, RankReport, ReplicaReport,
-    ReportedReport, StreamReport,
+    HubReport, MAX_REPORTED, MAX_STREAMS, MemoryReport, ModelReport, ReplicaReport, ReportedReport, StreamReport,
 };
 use crate::native::hub::roster::StreamView;
-use crate::native::hub::scrape::ScrapeView;
 use crate::native::hub::state::HubState;
 use crate::publisher::Publisher;
 use crate::wire::MAX_UNACKNOWLEDGED_BYTES;
@@ -60,10 +58,10 @@ fn stream(view: StreamView, sequence: u64, now_ms: u64) -> StreamReport {
 }
 
 fn replica(view: &ReplicaView, follower: FollowerView, now_ms: u64) -> ReplicaReport {
-    let FollowerView { config, metrics, scrapes } = follower;
+    let FollowerView { config, rank, metrics, scrapes } = follower;
     let counts = metrics.counts();
     let ago = |ms: Option<u64>| ms.map(|ms| now_ms.saturating_sub(ms));
-    let figures = scrapes.report.as_ref().map(|report| report.whole).unwrap_or_default();
+    let figures = scrapes.figures;
     ReplicaReport {
         id: view.id.clone(),
         tenant: config.tenant,
@@ -71,7 +69,7 @@ fn replica(view: &ReplicaView, follower: FollowerView, now_ms: u64) -> ReplicaRe
         address: view.address.clone(),
         engine: config.engine.as_str().to_owned(),
         data_parallel_size: config.data_parallel_size,
-        ranks: ranks(&scrapes, config.data_parallel_size),
+        data_parallel_rank: rank,
         connected: metrics.connected.get() == 1,
         complete: view.complete,
         blocks: view.blocks,
@@ -86,6 +84,8 @@ fn replica(view: &ReplicaView, follower: FollowerView, now_ms: u64) -> ReplicaRe
         lag_ms: counts.lag_ms,
         last_event_ago_ms: ago(counts.last_event_ms),
         last_message_ago_ms: ago(counts.last_message_ms),
+        running: figures.running,
+        waiting: figures.waiting,
         pressure: view.stats.map(|stats| stats.pressure),
         hit_rate: view.stats.map(|stats| stats.hit_rate),
         cache_usage: figures.cache_usage,
@@ -94,16 +94,6 @@ fn replica(view: &ReplicaView, follower: FollowerView, now_ms: u64) -> ReplicaRe
         last_scrape_ago_ms: ago(scrapes.answered_ms),
         scrape_fault: scrapes.fault.map(|fault| fault.as_str().to_owned()),
     }
-}
-
-/// The load of each rank, where there are several.
-fn ranks(scrapes: &ScrapeView, ranks: u32) -> Vec<RankReport> {
-    let Some(report) = scrapes.report.as_ref().filter(|_| ranks > 1) else { return Vec::new() };
-    let of_rank = |rank| {
-        let figures = report.of_rank(rank, ranks);
-        RankReport { rank, running: figures.running, waiting: figures.waiting, cache_usage: figures.cache_usage }
-    };
-    (0..ranks).take(MAX_RANKS).map(of_rank).collect()
 }
 
 fn models(state: &HubState) -> Vec<ModelReport> {

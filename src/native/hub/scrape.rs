@@ -107,6 +107,20 @@ struct Earlier {
     hit_rate: f32,
 }
 
+/// When there is something to be said of reads that fail.
+#[derive(Debug, Default)]
+struct Alarm {
+    /// Failed reads in a row.
+    failed: u32,
+}
+
+/// What is to be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Broken,
+    Mended,
+}
+
 /// A client for scrapers.
 pub fn client() -> ScrapeClient {
     Client::builder(TokioExecutor::new()).build_http()
@@ -127,7 +141,7 @@ impl Scraper {
         let mut ticks = interval(self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut earlier = vec![Earlier::default(); self.targets.len()];
-        let mut failed = 0;
+        let mut alarm = Alarm::default();
         loop {
             ticks.tick().await;
             let silent = Err((ScrapeFault::TimedOut, "no answer in time".to_owned()));
@@ -142,7 +156,7 @@ impl Scraper {
                 fault
             });
             let first = faults.fold(None, |first, fault| first.or(fault));
-            self.say(first, &mut failed);
+            self.say(first, &mut alarm);
         }
     }
 
@@ -182,20 +196,18 @@ impl Scraper {
     }
 
     /// Says in the log what is wrong, once it has been for a while, and when it no longer is.
-    fn say(&self, fault: Option<(ScrapeFault, String)>, failed: &mut u32) {
+    fn say(&self, fault: Option<(ScrapeFault, String)>, alarm: &mut Alarm) {
         let (replica, url) = (&self.id, &self.url);
-        let Some((fault, what)) = fault else {
-            if *failed >= LOUD_AFTER {
-                info!(replica, %url, "metrics can be read again");
+        match (alarm.note(fault.is_some()), fault) {
+            (Some(Said::Mended), _) => info!(replica, %url, "metrics can be used again"),
+            (Some(Said::Broken), Some((fault, what))) => {
+                let reason = fault.as_str();
+                error!(replica, %url, reason, "metrics cannot be used, {LOUD_AFTER} times in a row: {what}");
             }
-            *failed = 0;
-            return;
-        };
-        *failed = failed.saturating_add(1);
-        if *failed == LOUD_AFTER {
-            error!(replica, %url, reason = fault.as_str(), "metrics cannot be used, {LOUD_AFTER} times in a row: {what}");
-        } else {
-            debug!(replica, %url, reason = fault.as_str(), "metrics cannot be used: {what}");
+            (_, Some((fault, what))) => {
+                debug!(replica, %url, reason = fault.as_str(), "metrics cannot be used: {what}")
+            }
+            (_, None) => {}
         }
     }
 
@@ -208,6 +220,20 @@ impl Scraper {
         let body = Limited::new(response.into_body(), MAX_TEXT_BYTES).collect().await;
         let text = body.map_err(|error| (ScrapeFault::BadBody, error.to_string()))?.to_bytes();
         Ok(EngineReport::parse(&String::from_utf8_lossy(&text)))
+    }
+}
+
+// === impl Alarm ===
+
+impl Alarm {
+    /// A read failed or did not.
+    fn note(&mut self, has_failed: bool) -> Option<Said> {
+        if !has_failed {
+            let was_loud = std::mem::take(&mut self.failed) >= LOUD_AFTER;
+            return was_loud.then_some(Said::Mended);
+        }
+        self.failed = self.failed.saturating_add(1);
+        (self.failed == LOUD_AFTER).then_some(Said::Broken)
     }
 }
 
@@ -234,5 +260,19 @@ impl ScrapeFault {
             ScrapeFault::MissingLoad => "missing_load",
             ScrapeFault::MissingHitRate => "missing_hit_rate",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_loud_once_after_three_failures_in_a_row_and_once_when_they_end() {
+        let mut alarm = Alarm::default();
+        let reads = [true, true, false, true, true, true, true, true, false, false, true];
+        let said = reads.map(|has_failed| alarm.note(has_failed));
+        let loud: Vec<_> = said.iter().enumerate().filter_map(|(at, said)| Some((at, (*said)?))).collect();
+        assert_eq!(loud, [(5, Said::Broken), (8, Said::Mended)]);
     }
 }

@@ -66,6 +66,7 @@ async fn of_two_replicas_with_one_id_the_first_source_has_it() {
     one.replicas(replicas(&[("b", 3)]));
     assert_eq!(world.followed(), pairs(&[("a", 1), ("b", 3)]));
     assert!(world.sees("warmroute_hub_discovery_clashes 1"));
+    assert!(world.sees("inferencecache_index_entries{model=\"m\"} 0"), "its model has a label");
     assert!(world.sees("warmroute_hub_discovery_replicas{source=\"other\"} 2"));
     world.discovery.set_listed(&replicas(&[("a", 4)]));
     assert_eq!(world.followed(), pairs(&[("a", 4), ("b", 3)]));

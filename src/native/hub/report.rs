@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// The most followed replicas that are listed.
+pub const MAX_FOLLOWED: usize = 8_192;
 /// The most streams that are listed.
 pub const MAX_STREAMS: usize = 1_000;
 /// The most reported replicas that are listed.
@@ -30,8 +32,10 @@ pub struct HubReport {
     pub subscribers: i64,
     /// The oldest [`MAX_STREAMS`] of them.
     pub streams: Vec<StreamReport>,
-    /// The replicas that are followed, in the order in which they came.
+    /// The first [`MAX_FOLLOWED`] replicas that are followed, in the order in which they came.
     pub replicas: Vec<ReplicaReport>,
+    /// How many these are.
+    pub replicas_total: usize,
     /// The first [`MAX_REPORTED`] replicas that producers report.
     pub reported: Vec<ReportedReport>,
     /// How many these are.

@@ -127,7 +127,7 @@ fn replicas(report: &HubReport) -> String {
             scraped(replica),
         ]);
     }
-    table.rendered()
+    table.rendered() + &more(report.replicas_total, report.replicas.len())
 }
 
 /// Blocks held, by tier where some are not in the engine's own cache.

@@ -399,4 +399,16 @@ mod tests {
         }
         assert!(!problems.iter().any(|problem| problem.contains("kubernetes[0]")), "{problems:?}");
     }
+
+    #[test]
+    fn the_pages_examples_are_taken() {
+        let page = include_str!("../../../../docs/discovery.md");
+        let examples: Vec<&str> = page.split("```yaml\n").skip(1).filter_map(|part| part.split("```").next()).collect();
+        assert_eq!(examples.len(), 2);
+        for example in examples {
+            let problems = HubConfig::from_yaml(example).err().map(|invalid| invalid.problems).unwrap_or_default();
+            let unexpected = problems.iter().find(|problem| !problem.contains("without the feature"));
+            assert_eq!(unexpected, None);
+        }
+    }
 }

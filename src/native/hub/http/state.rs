@@ -10,7 +10,8 @@ use crate::native::hub::clock::unix_ms;
 use crate::native::hub::fleet::FollowerView;
 use crate::native::hub::followed::ReplicaView;
 use crate::native::hub::report::{
-    HubReport, MAX_REPORTED, MAX_STREAMS, MemoryReport, ModelReport, ReplicaReport, ReportedReport, StreamReport,
+    HubReport, MAX_FOLLOWED, MAX_REPORTED, MAX_STREAMS, MemoryReport, ModelReport, ReplicaReport, ReportedReport,
+    StreamReport,
 };
 use crate::native::hub::roster::StreamView;
 use crate::native::hub::state::HubState;
@@ -27,8 +28,10 @@ fn report(operations: &Operations) -> HubReport {
     let (now_ms, sequence) = (unix_ms(), state.sequence());
     let (streams, _) = metrics.roster().view(MAX_STREAMS);
     let mut followers = fleet.view();
-    let replicas =
-        state.view().into_iter().filter_map(|view| Some(replica(&view, followers.remove(&view.index)?, now_ms)));
+    let views = state.view();
+    let replicas_total = views.len();
+    let known = views.into_iter().filter_map(|view| Some((followers.remove(&view.index)?, view)));
+    let replicas = known.take(MAX_FOLLOWED).map(|(follower, view)| replica(&view, follower, now_ms));
     let (reported, reported_total) = state.read(reported);
     HubReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -39,6 +42,7 @@ fn report(operations: &Operations) -> HubReport {
         subscribers: metrics.subscribers(),
         streams: streams.into_iter().map(|view| stream(view, sequence, now_ms)).collect(),
         replicas: replicas.collect(),
+        replicas_total,
         reported,
         reported_total,
         models: models(state),

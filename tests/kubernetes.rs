@@ -257,6 +257,8 @@ async fn a_watch_of_pods_that_ends_goes_on_and_one_that_is_gone_is_listed_anew()
     api.change(|pods| assert!(pods.lists >= 2));
     api.set("p-3", "127.0.0.10", true, json!({}));
     until(&hub, &["p-1", "p-2", "p-3"]).await;
+    let (_, metrics) = get(&hub, "/metrics").await;
+    assert!(metrics.contains("discovery_failures_total{source=\"kubernetes:/app=vllm\"} 0"), "{metrics}");
     hub.shutdown().await;
 }
 

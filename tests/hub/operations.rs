@@ -93,6 +93,29 @@ async fn where_no_hub_is_inspect_says_so() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("not the state of a hub"), "{said}");
     assert_eq!(inspect(&["--hub", "127.0.0.1:8081"]).await.status.code(), Some(2));
+    assert_eq!(inspect(&["--hub", &other, "--token-file", "/nonexistent"]).await.status.code(), Some(2));
+}
+
+#[tokio::test]
+async fn inspect_shows_the_token_that_it_is_given() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let state = |headers: axum::http::HeaderMap| async move {
+        match headers.get("authorization").is_some_and(|value| value == "Bearer s3cret") {
+            true => (axum::http::StatusCode::OK, "{\"version\": \"9\", \"unknown\": []}"),
+            false => (axum::http::StatusCode::UNAUTHORIZED, ""),
+        }
+    };
+    let router = axum::Router::new().route("/state", axum::routing::get(state));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let refused = inspect(&["--hub", &url]).await;
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(1) && said.contains("401"), "{said}");
+    let file = std::env::temp_dir().join(format!("warmroute-token-{}", std::process::id()));
+    std::fs::write(&file, "s3cret\n").unwrap();
+    let shown = inspect(&["--hub", &url, "--token-file", file.to_str().unwrap()]).await;
+    assert_eq!(shown.status.code(), Some(0));
+    assert!(String::from_utf8(shown.stdout).unwrap().starts_with("hub 9 "));
 }
 
 #[tokio::test]

@@ -119,8 +119,8 @@ impl HubState {
         let _ = self.awaits_replicas.subscribe().wait_for(|awaits| !awaits).await;
     }
 
-    /// Waits until the replicas are found and the models read.
-    pub async fn is_told(&self) {
+    /// Waits until the models are read, and before that the replicas found, whose models they are.
+    pub async fn models_read(&self) {
         self.replicas_found().await;
         let _ = self.awaits_models.subscribe().wait_for(|awaits| !awaits).await;
     }

@@ -174,8 +174,8 @@ impl Subscriber {
             (self.position, self.looked_at) = (position, position);
             return self.send(StreamBody::Resumed).await;
         }
-        // A state without replicas or models that only were not found yet would have the subscriber drop what it has.
-        self.state.is_told().await;
+        // A state without models that only were not read yet would have the subscriber drop those that it has.
+        self.state.models_read().await;
         self.metrics.reset();
         let snapshot = self.state.snapshot();
         (self.position, self.looked_at) = (snapshot.sequence, snapshot.sequence);

@@ -1,12 +1,14 @@
 //! `inspect`: what a hub knows, as tables or as the JSON of its `/state`.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::Uri;
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::{Request, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
@@ -28,6 +30,9 @@ pub struct InspectArguments {
     /// The hub's HTTP address, `listen.http` of its configuration
     #[arg(long, value_name = "URL", default_value_t = format!("http://{}", defaults::HTTP))]
     hub: String,
+    /// A file with the token to show, where the hub wants one
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Print the JSON as it is
     #[arg(long)]
     json: bool,
@@ -36,7 +41,8 @@ pub struct InspectArguments {
 /// Asks the hub and writes what it says.
 pub(super) async fn run(arguments: &InspectArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let url = state_url(&arguments.hub)?;
-    let answer = timeout(ANSWER_LIMIT, get(&url)).await.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+    let token = arguments.token_file.as_deref().map(bearer).transpose()?;
+    let answer = timeout(ANSWER_LIMIT, get(&url, token)).await.unwrap_or_else(|_| Err("no answer in time".to_owned()));
     let body = answer.map_err(|problem| Failure::NoAnswer(format!("{url}: {problem}")))?;
     let report: HubReport = serde_json::from_slice(&body)
         .map_err(|error| Failure::NoAnswer(format!("{url}: not the state of a hub: {error}")))?;
@@ -55,11 +61,25 @@ fn state_url(base: &str) -> Result<Uri, Failure> {
     if url.scheme_str() == Some("http") && url.host().is_some() { Ok(url) } else { Err(refused()) }
 }
 
-async fn get(url: &Uri) -> Result<Bytes, String> {
+/// What a token is shown as.
+fn bearer(path: &Path) -> Result<HeaderValue, Failure> {
+    let refused = |what: &dyn std::fmt::Display| Failure::Refused(format!("--token-file {}: {what}", path.display()));
+    let token = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
+    let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim()))
+        .map_err(|_| refused(&"allowed is a line of printable ASCII"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+async fn get(url: &Uri, token: Option<HeaderValue>) -> Result<Bytes, String> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
-    let response = client.get(url.clone()).await.map_err(|error| error_chain(&error))?;
+    let mut request = Request::get(url.clone()).body(Empty::new()).map_err(|error| error.to_string())?;
+    if let Some(token) = token {
+        request.headers_mut().insert(AUTHORIZATION, token);
+    }
+    let response = client.request(request).await.map_err(|error| error_chain(&error))?;
     if !response.status().is_success() {
-        return Err(format!("status {}, which no hub answers", response.status()));
+        return Err(format!("it answers {}", response.status()));
     }
     let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
     Ok(body.map_err(|error| error.to_string())?.to_bytes())

@@ -4,7 +4,7 @@
 //! not being deleted; its id is the pod's name, its address the pod's IP and the configured port. The watcher lists anew
 //! after `410 Gone` and after anything else that breaks the watch; meanwhile what is known stays.
 //!
-//! A pod's annotations override what the configuration says: `warmroute.io/` and one of [`ANNOTATIONS`]. A pod with one that
+//! A pod's annotations override what the configuration says: `warmroute.io/` and one of [`pod::ANNOTATIONS`]. A pod with one that
 //! is not allowed is left out, and named in the log once.
 
 mod pod;
@@ -18,7 +18,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Config};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use self::pod::{PodKey, key, replica};
 use super::Teller;
@@ -28,6 +28,9 @@ use crate::native::hub::config::{KubernetesDiscovery, PodNamespace, ReplicaConfi
 const RETRY: Duration = Duration::from_secs(5);
 /// How long the API may take to accept a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// The code of an API whose history does not go back so far.
+const GONE: u16 = 410;
 
 /// Why there is no client.
 type NoClient = Box<dyn std::error::Error + Send + Sync>;
@@ -75,6 +78,8 @@ async fn client(config: &KubernetesDiscovery) -> Result<Client, NoClient> {
         }
     };
     reached.connect_timeout = Some(CONNECT_LIMIT);
+    // The watcher tries again by itself, and what fails is to be seen.
+    reached.default_retry = false;
     Ok(Client::try_from(reached)?)
 }
 
@@ -97,6 +102,8 @@ async fn watch_forever(client: Client, config: &KubernetesDiscovery, pods: &mut 
                 }
                 pods.report();
             }
+            // The watcher lists anew, which is as it should be after a long time without changes.
+            Err(watcher::Error::WatchError(status)) if status.code == GONE => debug!("the pods are listed anew"),
             Err(error) => teller.failed(with_causes(&error)),
         }
     }

@@ -17,6 +17,7 @@ test: wasm wasm-faults
 	cargo test
 	cargo test --bench fingerprint --bench template --bench tokenize --bench index --bench eviction
 	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy cargo test --features native
+	cargo test --features kubernetes --lib --test kubernetes pod
 	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds --test tokenizers --test text_bounds --test demo_models
 	envoy=$$($(TOOLS) envoy 1.36.4) && WARMROUTE_ENVOY=$$envoy cargo test --features native --test envoy_config --test e2e
 
@@ -35,6 +36,7 @@ lint: setup
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --features native --all-targets -- -D warnings
+	cargo clippy --features kubernetes --lib --test kubernetes -- -D warnings
 	cargo clippy --features filter --target wasm32-unknown-unknown -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features native
 	python3 tests/golden/generate.py --check

@@ -2,6 +2,9 @@
 #![cfg(feature = "native")]
 
 #[cfg(test)]
+#[path = "hub/discovery.rs"]
+mod discovery;
+#[cfg(test)]
 #[path = "hub/engines.rs"]
 mod engines;
 #[cfg(test)]
@@ -9,6 +12,12 @@ mod hub_support;
 #[cfg(test)]
 #[path = "hub/models.rs"]
 mod models;
+#[cfg(test)]
+#[path = "hub/name_server.rs"]
+mod name_server;
+#[cfg(test)]
+#[path = "hub/operations.rs"]
+mod operations;
 #[cfg(test)]
 #[path = "hub/reassertions.rs"]
 mod reassertions;
@@ -361,11 +370,14 @@ async fn load_is_published_and_a_new_process_is_noticed_through_its_metrics() {
     let started = Arc::new(AtomicU64::new(1_000));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let metrics_address = listener.local_addr().unwrap();
-    let start_time = Arc::clone(&started);
+    let (start_time, reads) = (Arc::clone(&started), AtomicU64::new(0));
+    let reads = Arc::new(reads);
     let text = move || async move {
+        let hits = reads.fetch_add(1, Ordering::Relaxed);
         format!(
-            "vllm:num_requests_running 30\nvllm:num_requests_waiting 34\nvllm:prefix_cache_hits_total 1\n\
-             vllm:prefix_cache_queries_total 4\nprocess_start_time_seconds {}\n",
+            "vllm:num_requests_running 30\nvllm:num_requests_waiting 34\nvllm:prefix_cache_hits_total {hits}\n\
+             vllm:prefix_cache_queries_total {}\nprocess_start_time_seconds {}\n",
+            4 * hits,
             start_time.load(Ordering::Relaxed)
         )
     };
@@ -381,7 +393,7 @@ async fn load_is_published_and_a_new_process_is_noticed_through_its_metrics() {
     let config = warmroute::native::hub::HubConfig::from_yaml(&yaml).unwrap();
     let hub = warmroute::native::hub::Hub::start(config).await.unwrap();
     let mut observer = Observer::new(&hub).await;
-    observer.until("the load", |seen| seen.stats.contains_key("r0")).await;
+    observer.until("the hits", |seen| seen.stats.get("r0").is_some_and(|stats| stats.hit_rate > 0.0)).await;
     assert_eq!((observer.stats["r0"].pressure, observer.stats["r0"].hit_rate), (0.25, 0.25));
     observer.until("the replica", |seen| seen.complete.contains("r0")).await;
 

@@ -31,7 +31,8 @@ const DEFAULT_LOG: &str = "info,zeromq=warn";
     warmroute-hub check-config hub.yaml\n  \
     warmroute-hub compile-tokenizer models/org/name\n  \
     warmroute-hub tokenize models/org/name --text 'Hello, world'\n  \
-    warmroute-hub verify --engine http://10.0.0.7:8000 --model org/name models/org/name")]
+    warmroute-hub verify --engine http://10.0.0.7:8000 --model org/name models/org/name\n  \
+    warmroute-hub inspect --hub http://10.0.0.2:8081")]
 struct Arguments {
     /// The configuration, YAML.
     #[arg(long, required = true)]

@@ -2,10 +2,12 @@
 //!
 //! Every default is named here. A configuration is refused as a whole, with one line for each thing that is wrong.
 
+mod discovery;
 mod limits;
 mod replicas;
 mod reports;
 mod security;
+mod template;
 mod tokenizers;
 
 use std::collections::BTreeMap;
@@ -20,10 +22,12 @@ use super::yaml;
 use crate::config::{Adapter, ranking_from_json};
 use crate::routing::policy::Ranking;
 
+pub use discovery::{DiscoveryConfig, DnsDiscovery, DnsRecords, FileDiscovery, KubernetesDiscovery, PodNamespace};
 pub use limits::LimitsConfig;
-pub use replicas::{EngineKind, ReplicaConfig};
+pub use replicas::{EngineKind, MAX_REPLICAS, ReplicaConfig, replicas_of_file};
 pub use reports::{ModelBlocks, ReportsConfig, filled};
 pub use security::{Access, OperationsConfig, SecurityConfig, TlsConfig, TokensConfig};
+pub use template::{ReplicaTemplate, is_path};
 pub use tokenizers::TokenizersConfig;
 
 /// Defaults of the optional fields.
@@ -73,6 +77,8 @@ pub struct HubConfig {
     pub http: SocketAddr,
     /// The replicas to follow.
     pub replicas: Vec<ReplicaConfig>,
+    /// Where more of them are found.
+    pub discovery: DiscoveryConfig,
     /// How often a replica's `/metrics` is read.
     pub scrape_interval: Duration,
     /// Running and waiting requests at which a replica counts as saturated.
@@ -154,6 +160,8 @@ struct RawConfig {
     listen: RawListen,
     #[serde(default)]
     replicas: Vec<replicas::RawReplica>,
+    #[serde(default)]
+    discovery: discovery::RawDiscovery,
     scrape_interval_ms: Option<u64>,
     pressure_ceiling: Option<u64>,
     heartbeat_ms: Option<u64>,
@@ -259,19 +267,21 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
     let routing = raw.routing.map(|raw| routing(raw, problems)).unwrap_or_default();
     let security = security::security(raw.security, grpc, http, problems);
     let limits = limits::limits(&raw.limits, problems);
-    let least = usize::from(raw.reports.is_none());
+    let discovery = discovery::discovery(raw.discovery, problems);
+    let least = usize::from(raw.reports.is_none() && discovery.is_empty());
     let replicas = replicas::replicas(raw.replicas, least, problems);
     let reports = reports::reports(raw.reports.unwrap_or_default(), problems);
     let (models, adapters) = reports::models(raw.models, problems);
     let tokenizers = raw.tokenizers.map(|raw| {
         let followed = replicas.iter().map(|replica| replica.model.as_str());
         let known = followed.chain(models.iter().map(|model| model.model_id.as_str()));
-        tokenizers::tokenizers(raw, known, problems)
+        tokenizers::tokenizers(raw, known.chain(discovery.models()), !discovery.is_empty(), problems)
     });
     Some(HubConfig {
         grpc: grpc?,
         http: http?,
         replicas,
+        discovery,
         scrape_interval,
         pressure_ceiling,
         heartbeat,

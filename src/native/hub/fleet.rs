@@ -1,12 +1,15 @@
 //! The replicas that the hub follows, which can change while it runs.
 //!
 //! In: the replicas that there should be, as a whole. Effects: a [`Source`] and a [`Scraper`] for each, started and ended so
-//! that one whose configuration is as it was goes on undisturbed. A replica that is no longer there is announced as gone.
+//! that one whose configuration is as it was goes on undisturbed. A replica that is no longer there is announced as gone, and
+//! its metrics go once its tasks have ended. What else has to know who is followed reads the [`FleetBook`].
+
+mod book;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
@@ -14,9 +17,10 @@ use tracing::info;
 use super::config::{HubConfig, ReplicaConfig};
 use super::followed::ReplicaIndex;
 use super::metrics::{Metrics, ReplicaMetrics};
-use super::scrape::{ScrapeClient, Scraper, client};
+use super::scrape::{ScrapeClient, ScrapeTarget, ScrapeView, Scraper, client};
 use super::source::Source;
 use super::state::HubState;
+pub use book::FleetBook;
 
 /// All replicas that are followed.
 pub struct Fleet {
@@ -26,15 +30,39 @@ pub struct Fleet {
     client: ScrapeClient,
     stop: CancellationToken,
     tasks: TaskTracker,
-    replicas: Mutex<HashMap<String, Follower>>,
+    followers: Arc<Mutex<Followers>>,
+    book: Arc<FleetBook>,
 }
+
+/// By the replica's id.
+type Followers = HashMap<String, Follower>;
 
 /// One replica's tasks.
 struct Follower {
     config: ReplicaConfig,
-    index: ReplicaIndex,
-    metrics: ReplicaMetrics,
+    /// The replica itself, or each of its ranks where these are followed apart.
+    members: Vec<Member>,
     stop: CancellationToken,
+}
+
+/// What is announced as one replica.
+struct Member {
+    index: ReplicaIndex,
+    rank: Option<u32>,
+    metrics: ReplicaMetrics,
+    scrapes: watch::Receiver<ScrapeView>,
+}
+
+/// What operators see of one replica.
+pub struct FollowerView {
+    /// Its configuration.
+    pub config: ReplicaConfig,
+    /// Which of its ranks this is, where they are followed apart.
+    pub rank: Option<u32>,
+    /// Its metrics.
+    pub metrics: ReplicaMetrics,
+    /// How the reads of the engine's metrics go.
+    pub scrapes: ScrapeView,
 }
 
 // === impl Fleet ===
@@ -49,13 +77,14 @@ impl Fleet {
             client: client(),
             stop: stop.clone(),
             tasks: TaskTracker::new(),
-            replicas: Mutex::default(),
+            followers: Arc::default(),
+            book: Arc::default(),
         }
     }
 
     /// Follows these replicas, whose ids differ, from now on, and no others.
     pub fn set(&self, replicas: &[ReplicaConfig]) {
-        let mut followers = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followers = lock(&self.followers);
         let wanted: HashMap<&str, &ReplicaConfig> =
             replicas.iter().map(|config| (config.id.as_str(), config)).collect();
         followers.retain(|id, follower| {
@@ -63,21 +92,38 @@ impl Fleet {
             if !stays {
                 info!(replica = id, "not followed any more");
                 follower.stop.cancel();
-                self.state.unfollow(follower.index);
+                follower.members.iter().for_each(|member| self.state.unfollow(member.index));
             }
             stays
         });
         for config in replicas {
             if !followers.contains_key(&config.id) {
+                info!(replica = config.id, address = config.address, model = config.model, "followed");
                 followers.insert(config.id.clone(), self.follow(config));
+                self.metrics.contract().know_model(&config.model);
             }
         }
+        self.book.set(followers.values().map(|follower| &follower.config));
     }
 
-    /// The metrics of a replica that is followed.
-    pub fn metrics(&self, index: ReplicaIndex) -> Option<ReplicaMetrics> {
-        let followers = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
-        followers.values().find(|follower| follower.index == index).map(|follower| follower.metrics.clone())
+    /// What others need to know of the replicas.
+    pub fn book(&self) -> &Arc<FleetBook> {
+        &self.book
+    }
+
+    /// What operators see of the replicas that are followed.
+    pub fn view(&self) -> HashMap<ReplicaIndex, FollowerView> {
+        let view = |follower: &Follower, member: &Member| FollowerView {
+            config: follower.config.clone(),
+            rank: member.rank,
+            metrics: member.metrics.clone(),
+            scrapes: member.scrapes.borrow().clone(),
+        };
+        let followers = lock(&self.followers);
+        let of = |follower: &Follower| {
+            follower.members.iter().map(|member| (member.index, view(follower, member))).collect::<Vec<_>>()
+        };
+        followers.values().flat_map(of).collect()
     }
 
     /// Waits until all tasks have ended, which they are told by `stop`.
@@ -91,19 +137,34 @@ impl Fleet {
         let metrics = self.metrics.replica(&config.id);
         let stop = self.stop.child_token();
         let (changed, process_changes) = mpsc::channel(1);
+        let (view, scrapes) = watch::channel(ScrapeView::default());
         let source = Source::new(index, config.clone(), &self.hub, Arc::clone(&self.state), metrics.clone());
-        self.tasks.spawn(source.run(process_changes, stop.clone()));
+        let source = self.tasks.spawn(source.run(process_changes, stop.clone()));
+        let target = ScrapeTarget { index, rank: None, metrics: metrics.clone(), changed, view };
         let scraper = Scraper {
-            index,
+            id: config.id.clone(),
             url: config.metrics.clone(),
             every: self.hub.scrape_interval,
             pressure_ceiling: self.hub.pressure_ceiling,
             state: Arc::clone(&self.state),
-            metrics: metrics.clone(),
-            changed,
+            targets: vec![target],
             client: self.client.clone(),
         };
-        self.tasks.spawn(scraper.run(stop.clone()));
-        Follower { config: config.clone(), index, metrics, stop }
+        let scraper = self.tasks.spawn(scraper.run(stop.clone()));
+        let (id, followers, all) = (config.id.clone(), Arc::clone(&self.followers), Arc::clone(&self.metrics));
+        self.tasks.spawn(async move {
+            let _ = tokio::join!(source, scraper);
+            // Not if one of this id is followed again meanwhile: its counters go on.
+            let followers = lock(&followers);
+            if !followers.contains_key(&id) {
+                all.forget(&id);
+            }
+        });
+        let member = Member { index, rank: None, metrics, scrapes };
+        Follower { config: config.clone(), members: vec![member], stop }
     }
+}
+
+fn lock(followers: &Mutex<Followers>) -> MutexGuard<'_, Followers> {
+    followers.lock().unwrap_or_else(PoisonError::into_inner)
 }

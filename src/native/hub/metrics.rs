@@ -1,7 +1,9 @@
 //! The hub's own metrics and the contract's, in Prometheus' OpenMetrics text.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -10,10 +12,14 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::capacity::Bound;
+use super::clock::unix_ms;
 use super::contract::{ContractMetrics, ModelLabels};
+use super::discovery::DiscoveryMetrics;
 use super::models::ModelMetrics;
 use super::policies::PolicyMetrics;
 use super::replica_cache::Tally;
+use super::roster::Roster;
+use super::scrape::ScrapeFault;
 use super::security::SecurityMetrics;
 use super::state::HubState;
 use crate::native::engine::SkipReason;
@@ -40,10 +46,20 @@ pub struct Metrics {
     registry: Registry,
     hub: HubMetrics,
     contract: Arc<ContractMetrics>,
+    roster: Arc<Roster>,
+    /// Held while a text is made: some series are made anew for each.
+    writing: Mutex<()>,
+}
+
+/// Metrics that have a series for each replica.
+trait ByReplica: Debug + Send + Sync {
+    fn forget(&self, label: &ReplicaLabel);
 }
 
 #[derive(Debug, Default)]
 struct HubMetrics {
+    /// Every family below with a label for replicas alone.
+    by_replica: Vec<Box<dyn ByReplica>>,
     messages: Family<ReplicaLabel, Counter>,
     blocks_stored: Family<ReplicaLabel, Counter>,
     blocks_removed: Family<ReplicaLabel, Counter>,
@@ -57,7 +73,9 @@ struct HubMetrics {
     connections_lost: Family<ReplicaLabel, Counter>,
     reassertions: Family<ReplicaLabel, Counter>,
     reassert_suspended: Family<ReplicaLabel, Gauge>,
-    scrapes_failed: Family<ReplicaLabel, Counter>,
+    scrapes_failed: Family<ReasonLabel, Counter>,
+    event_lag: Family<ReplicaLabel, Gauge<f64, AtomicU64>>,
+    cache_usage: Family<ReplicaLabel, Gauge<f64, AtomicU64>>,
     connected: Family<ReplicaLabel, Gauge>,
     unreadable: Family<ReplicaLabel, Gauge>,
     event_sequence: Family<ReplicaLabel, Gauge>,
@@ -71,6 +89,7 @@ struct HubMetrics {
     policies: PolicyMetrics,
     models: ModelMetrics,
     security: SecurityMetrics,
+    discovery: DiscoveryMetrics,
 }
 
 /// The metrics of one replica.
@@ -81,7 +100,10 @@ pub struct ReplicaMetrics {
     blocks_stored: Counter,
     blocks_removed: Counter,
     skipped: Family<ReasonLabel, Counter>,
+    scrapes_failed: Family<ReasonLabel, Counter>,
+    cache_usage: Family<ReplicaLabel, Gauge<f64, AtomicU64>>,
     clears: Counter,
+    times: Arc<EventTimes>,
     /// Messages found to be missing.
     pub gaps: Counter,
     /// Replays asked for.
@@ -96,14 +118,54 @@ pub struct ReplicaMetrics {
     pub reassertions: Counter,
     /// 1 while that is not said although it should be.
     pub reassert_suspended: Gauge,
-    /// Failed reads of the engine's metrics.
-    pub scrapes_failed: Counter,
+    /// How long after the engine made it the last message was applied, in seconds.
+    event_lag: Gauge<f64, AtomicU64>,
     /// 1 while connected to the publisher.
     pub connected: Gauge,
     /// 1 while nothing that the engine sends can be read.
     pub unreadable: Gauge,
     /// The number of the last event message applied; -1 before the first.
     pub last_sequence: Gauge,
+}
+
+/// When events came, Unix time in ms; 0 before the first.
+#[derive(Debug, Default)]
+struct EventTimes {
+    /// When the last message was applied.
+    applied_ms: AtomicU64,
+    /// When the engine made it.
+    made_ms: AtomicU64,
+    /// How long that took when it was live, in ms, and 1.
+    lag_ms: AtomicU64,
+}
+
+/// What one replica's counters say, as operators see it.
+#[derive(Clone, Debug, Default)]
+pub struct ReplicaCounts {
+    /// Times that messages were missing.
+    pub gaps: u64,
+    /// Replays asked for.
+    pub replays: u64,
+    /// Those of them without a complete answer.
+    pub replays_failed: u64,
+    /// Engines found to have started over.
+    pub restarts: u64,
+    /// Times that all blocks were given up.
+    pub clears: u64,
+    /// What was not credited, by reason.
+    pub drops: BTreeMap<&'static str, u64>,
+    /// When the last message was applied, Unix time in ms.
+    pub last_message_ms: Option<u64>,
+    /// When the engine made it, Unix time in ms.
+    pub last_event_ms: Option<u64>,
+    /// How long after an engine made it the last message was applied that was not replayed, in ms.
+    pub lag_ms: Option<u64>,
+}
+
+impl<M: Send + Sync + Debug + 'static> ByReplica for Family<ReplicaLabel, M> {
+    fn forget(&self, label: &ReplicaLabel) {
+        self.remove(label);
+    }
 }
 
 // === impl Metrics ===
@@ -114,7 +176,17 @@ impl Metrics {
         let mut registry = Registry::default();
         let hub = HubMetrics::new(registry.sub_registry_with_prefix("warmroute_hub"));
         let contract = Arc::new(ContractMetrics::new(models, &mut registry));
-        Metrics { registry, hub, contract }
+        Metrics { registry, hub, contract, roster: Arc::default(), writing: Mutex::default() }
+    }
+
+    /// The Observe streams that are open.
+    pub fn roster(&self) -> &Arc<Roster> {
+        &self.roster
+    }
+
+    /// Those of the discovery of replicas.
+    pub fn discovery(&self) -> DiscoveryMetrics {
+        self.hub.discovery.clone()
     }
 
     /// Those of the contract.
@@ -142,6 +214,8 @@ impl Metrics {
         let label = ReplicaLabel { replica: id.to_owned() };
         let last_sequence = self.hub.event_sequence.get_or_create_owned(&label);
         last_sequence.set(-1);
+        let connected = self.hub.connected.get_or_create_owned(&label);
+        connected.set(0);
         ReplicaMetrics {
             replica: id.to_owned(),
             messages: self.hub.messages.get_or_create_owned(&label),
@@ -156,8 +230,11 @@ impl Metrics {
             connections_lost: self.hub.connections_lost.get_or_create_owned(&label),
             reassertions: self.hub.reassertions.get_or_create_owned(&label),
             reassert_suspended: self.hub.reassert_suspended.get_or_create_owned(&label),
-            scrapes_failed: self.hub.scrapes_failed.get_or_create_owned(&label),
-            connected: self.hub.connected.get_or_create_owned(&label),
+            scrapes_failed: self.hub.scrapes_failed.clone(),
+            cache_usage: self.hub.cache_usage.clone(),
+            event_lag: self.hub.event_lag.get_or_create_owned(&label),
+            times: Arc::default(),
+            connected,
             unreadable: self.hub.unreadable.get_or_create_owned(&label),
             last_sequence,
         }
@@ -167,6 +244,22 @@ impl Metrics {
     pub fn given_up(&self, id: &str, bound: Bound, blocks: usize) {
         let label = ReasonLabel { replica: id.to_owned(), reason: bound.as_str() };
         self.hub.given_up.get_or_create(&label).inc_by(blocks as u64);
+    }
+
+    /// Drops all series of the replica with this id. What still writes to them makes none anew, except for
+    /// [`ReplicaMetrics::skip`], [`ReplicaMetrics::scrape_failed`] and [`ReplicaMetrics::cache_usage`].
+    pub fn forget(&self, id: &str) {
+        let label = ReplicaLabel { replica: id.to_owned() };
+        self.hub.by_replica.iter().for_each(|family| family.forget(&label));
+        for reason in SkipReason::ALL {
+            self.hub.skipped.remove(&ReasonLabel { replica: id.to_owned(), reason: reason.as_str() });
+        }
+        for bound in [Bound::Replica, Bound::Total] {
+            self.hub.given_up.remove(&ReasonLabel { replica: id.to_owned(), reason: bound.as_str() });
+        }
+        for fault in ScrapeFault::ALL {
+            self.hub.scrapes_failed.remove(&ReasonLabel { replica: id.to_owned(), reason: fault.as_str() });
+        }
     }
 
     /// An Observe stream opened.
@@ -203,10 +296,16 @@ impl Metrics {
     pub fn text(&self, state: &HubState) -> String {
         self.contract.read(state);
         self.hub.sequence.set(i64::try_from(state.sequence()).unwrap_or(i64::MAX));
+        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Made anew, so that replicas that are gone and loads that are not known have no series.
+        self.hub.blocks_held.clear();
+        self.hub.pressure.clear();
         for view in state.view() {
             let label = ReplicaLabel { replica: view.id };
             self.hub.blocks_held.get_or_create(&label).set(i64::try_from(view.blocks).unwrap_or(i64::MAX));
-            self.hub.pressure.get_or_create(&label).set(view.stats.map_or(0.0, |stats| f64::from(stats.pressure)));
+            if let Some(stats) = view.stats {
+                self.hub.pressure.get_or_create(&label).set(f64::from(stats.pressure));
+            }
         }
         let mut text = String::new();
         // Writing to a String does not fail.
@@ -219,9 +318,11 @@ impl Metrics {
 
 impl HubMetrics {
     fn new(registry: &mut Registry) -> HubMetrics {
-        let metrics = HubMetrics::default();
+        let mut metrics = HubMetrics::default();
+        let mut by_replica: Vec<Box<dyn ByReplica>> = Vec::new();
         let mut add = |name: &str, help: &str, family: &Family<ReplicaLabel, Counter>| {
             registry.register(name, help, family.clone());
+            by_replica.push(Box::new(family.clone()));
         };
         add("messages", "Event messages applied", &metrics.messages);
         add("blocks_stored", "Blocks credited, or credited again", &metrics.blocks_stored);
@@ -233,20 +334,32 @@ impl HubMetrics {
         add("clears", "Times that a replica's blocks were all given up", &metrics.clears);
         add("connections_lost", "Connections to an event publisher that ended", &metrics.connections_lost);
         add("reassertions", "Times that a replica was said to hold still what it held", &metrics.reassertions);
-        add("scrapes_failed", "Failed reads of an engine's metrics", &metrics.scrapes_failed);
+        let mut add = |name: &str, help: &str, family: &Family<ReplicaLabel, Gauge>| {
+            registry.register(name, help, family.clone());
+            by_replica.push(Box::new(family.clone()));
+        };
+        add("connected", "1 while connected to the event publisher", &metrics.connected);
+        add("unreadable", "1 while nothing that an engine sends can be read", &metrics.unreadable);
+        let help = "1 while a replica is not said to hold what it held, as events may have been missed";
+        add("reassert_suspended", help, &metrics.reassert_suspended);
+        let help = "Number of the last event message applied, -1 before the first";
+        add("event_sequence", help, &metrics.event_sequence);
+        add("blocks_held", "Blocks credited now", &metrics.blocks_held);
+        let mut add = |name: &str, help: &str, family: &Family<ReplicaLabel, Gauge<f64, AtomicU64>>| {
+            registry.register(name, help, family.clone());
+            by_replica.push(Box::new(family.clone()));
+        };
+        add("pressure", "Load, 0 to 1", &metrics.pressure);
+        add("cache_usage", "Share of the engine's cache that is in use, 0 to 1", &metrics.cache_usage);
+        let help = "From when the engine made the last event message until it was applied, in seconds";
+        add("event_lag_seconds", help, &metrics.event_lag);
+        metrics.by_replica = by_replica;
+        let help = "Failed reads of an engine's metrics, by reason";
+        registry.register("scrapes_failed", help, metrics.scrapes_failed.clone());
         let help = "Blocks, events or batches that were not credited, by reason";
         registry.register("skipped", help, metrics.skipped.clone());
         let help = "Blocks given up because there were more than are kept, by limit";
         registry.register("blocks_given_up", help, metrics.given_up.clone());
-        registry.register("connected", "1 while connected to the event publisher", metrics.connected.clone());
-        let help = "1 while nothing that an engine sends can be read";
-        registry.register("unreadable", help, metrics.unreadable.clone());
-        let help = "1 while a replica is not said to hold what it held, as events may have been missed";
-        registry.register("reassert_suspended", help, metrics.reassert_suspended.clone());
-        let help = "Number of the last event message applied, -1 before the first";
-        registry.register("event_sequence", help, metrics.event_sequence.clone());
-        registry.register("blocks_held", "Blocks credited now", metrics.blocks_held.clone());
-        registry.register("pressure", "Load, 0 to 1", metrics.pressure.clone());
         registry.register("subscribers", "Observe streams open now", metrics.subscribers.clone());
         registry.register("resets", "Observe streams that began with the full state", metrics.resets.clone());
         registry.register("resumes", "Observe streams that went on where they stopped", metrics.resumes.clone());
@@ -256,6 +369,7 @@ impl HubMetrics {
         metrics.policies.register(registry);
         metrics.models.register(registry);
         metrics.security.register(registry);
+        metrics.discovery.register(registry);
         metrics
     }
 }
@@ -266,6 +380,7 @@ impl ReplicaMetrics {
     /// A message was applied, with this outcome.
     pub fn message(&self, tally: &Tally) {
         self.messages.inc();
+        self.times.applied_ms.store(unix_ms(), Ordering::Relaxed);
         self.count(tally);
     }
 
@@ -283,5 +398,54 @@ impl ReplicaMetrics {
     pub fn skip(&self, reason: SkipReason, count: u64) {
         let label = ReasonLabel { replica: self.replica.clone(), reason: reason.as_str() };
         self.skipped.get_or_create(&label).inc_by(count);
+    }
+
+    /// The engine's metrics could not be used.
+    pub fn scrape_failed(&self, fault: ScrapeFault) {
+        let label = ReasonLabel { replica: self.replica.clone(), reason: fault.as_str() };
+        self.scrapes_failed.get_or_create(&label).inc();
+    }
+
+    /// The engine made the message that is applied now at `made_ms`, Unix time in ms; `is_live` unless it is replayed.
+    pub fn made(&self, made_ms: u64, is_live: bool) {
+        self.times.made_ms.store(made_ms, Ordering::Relaxed);
+        if is_live {
+            let lag_ms = unix_ms().saturating_sub(made_ms);
+            self.times.lag_ms.store(lag_ms.saturating_add(1), Ordering::Relaxed);
+            self.event_lag.set(lag_ms as f64 / 1_000.0);
+        }
+    }
+
+    /// The share of the engine's cache that is in use, if it says so.
+    pub fn cache_usage(&self, share: Option<f64>) {
+        let label = ReplicaLabel { replica: self.replica.clone() };
+        match share {
+            Some(share) => {
+                self.cache_usage.get_or_create(&label).set(share);
+            }
+            None => {
+                self.cache_usage.remove(&label);
+            }
+        }
+    }
+
+    /// What the counters say.
+    pub fn counts(&self) -> ReplicaCounts {
+        let dropped = SkipReason::ALL.into_iter().filter_map(|reason| {
+            let label = ReasonLabel { replica: self.replica.clone(), reason: reason.as_str() };
+            Some((reason.as_str(), self.skipped.get(&label)?.get()))
+        });
+        let time = |of: &AtomicU64| Some(of.load(Ordering::Relaxed)).filter(|ms| *ms > 0);
+        ReplicaCounts {
+            gaps: self.gaps.get(),
+            replays: self.replays.get(),
+            replays_failed: self.replays_failed.get(),
+            restarts: self.restarts.get(),
+            clears: self.clears.get(),
+            drops: dropped.collect(),
+            last_message_ms: time(&self.times.applied_ms),
+            last_event_ms: time(&self.times.made_ms),
+            lag_ms: time(&self.times.lag_ms).map(|lag_ms| lag_ms - 1),
+        }
     }
 }

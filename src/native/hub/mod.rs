@@ -1,13 +1,14 @@
 //! The hub: engines' KV events and producers' reports in, the Observe stream and answers to lookups out.
 //!
 //! ```text
+//! files, DNS, Kubernetes ─► discovery ─► fleet, which has for each replica:
 //! engine   ── ZeroMQ ───► source ───►┐
 //!          ── /metrics ─► scrape ───►├─ HubState ──► subscriber ── gRPC ──► filter
 //! producer ── gRPC ─────► contract ─►┘     ├───────► contract ──── gRPC ──► gateway
 //!                                          └───────► http ──► operators
 //! ```
 //!
-//! For each replica a `source` follows the engine's events and a `scrape`r reads its load; both write into one `state`,
+//! Replicas are listed or discovered, and come and go while the hub runs. For each a `source` follows the engine's events and a `scrape`r reads its load; both write into one `state`,
 //! as do other producers over the public [contract], and its numbered history is what every `subscriber` follows. The hub
 //! is not on the path of requests: without it, filters serve on with what they know until that is stale.
 
@@ -16,6 +17,7 @@ mod clock;
 pub mod config;
 mod continuity;
 pub mod contract;
+mod discovery;
 mod event_reader;
 mod exposition;
 mod fleet;
@@ -29,8 +31,10 @@ mod problems;
 mod reassert;
 pub mod replica_blocks;
 pub mod replica_cache;
+pub mod report;
 mod resets;
 mod ring;
+mod roster;
 mod scope_filter;
 mod scrape;
 pub mod security;
@@ -64,6 +68,8 @@ use crate::routing::policy::Policies;
 use capacity::Capacity;
 pub use config::{HubConfig, InvalidConfig, ReplicaConfig};
 use contract::{Contract, ModelLabels, SharedTokenizer};
+use discovery::Discovery;
+pub use discovery::problems as discovery_problems;
 use fleet::Fleet;
 use http::Operations;
 use metrics::Metrics;
@@ -86,6 +92,7 @@ pub struct Hub {
     http: SocketAddr,
     state: Arc<HubState>,
     fleet: Arc<Fleet>,
+    discovery: Arc<Discovery>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
 }
@@ -139,9 +146,10 @@ impl Hub {
         let mut tasks = JoinSet::new();
 
         let fleet = Arc::new(Fleet::new(&config, &state, &metrics, &stop));
-        fleet.set(&config.replicas);
+        let (sources, listed) = (&config.discovery, &config.replicas);
+        let discovery = Discovery::start(sources, listed, &fleet, &state, metrics.discovery(), &stop, &mut tasks);
         follow_policies(&config, &state, &metrics, &stop, &mut tasks).await;
-        follow_models(&config, &state, &metrics, &stop, &mut tasks);
+        follow_models(&config, &state, &fleet, &metrics, &stop, &mut tasks);
         tasks.spawn(sweep::run(Arc::clone(&state), stop.clone()));
         let capacity = Capacity { replica_blocks: config.limits.replica_blocks, blocks: config.limits.blocks };
         tasks.spawn(capacity::run(Arc::clone(&state), capacity, Arc::clone(&metrics), stop.clone()));
@@ -158,7 +166,7 @@ impl Hub {
         let http_incoming = door("listen.http", http_listener, http, false)?;
         let gate = GateLayer::new(&security, &refusals, config.limits.streams);
         let service = ObserveService::new(&state, &metrics, &refusals, limits, &config.limits, &stop);
-        let contract = Contract::new(&config, &state, options.tokenizer, metrics.contract(), &stop);
+        let contract = Contract::new(&config, &state, fleet.book(), options.tokenizer, metrics.contract(), &stop);
         tasks.spawn(async move {
             if let Err(error) = service.serve(contract, gate, grpc_incoming).await {
                 error!("the gRPC server failed: {error}");
@@ -174,7 +182,7 @@ impl Hub {
             }
         });
         info!(%grpc, %http, replicas = config.replicas.len(), "the hub is up");
-        Ok(Hub { grpc, http, state, fleet, stop, tasks })
+        Ok(Hub { grpc, http, state, fleet, discovery, stop, tasks })
     }
 
     /// Where the Observe stream and the contract are served.
@@ -197,9 +205,10 @@ impl Hub {
         self.state.change(|publisher| publisher.set_quotas(quotas));
     }
 
-    /// Follows these replicas from now on, and no others. What is known of those that stay as they are stays.
+    /// Follows these replicas from now on in place of those that the configuration lists, beside those that are discovered.
+    /// What is known of those that stay as they are stays.
     pub fn set_replicas(&self, replicas: &[ReplicaConfig]) {
-        self.fleet.set(replicas);
+        self.discovery.set_listed(replicas);
     }
 
     /// Ends all streams and tasks, within a second.
@@ -263,20 +272,28 @@ async fn follow_policies(
 fn follow_models(
     config: &HubConfig,
     state: &Arc<HubState>,
+    fleet: &Fleet,
     metrics: &Metrics,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
 ) {
     let Some(tokenizers) = &config.tokenizers else { return };
-    let follower = ModelsFollower::new(tokenizers.clone(), metrics.models());
+    let follower = ModelsFollower::new(tokenizers.clone(), metrics.models()).with_fleet(fleet.book());
     let (first, first_read) = oneshot::channel();
     state.set_awaits_models(true);
     let publisher = Arc::clone(state);
     let publish = move |models: &shelf::TextModels| publisher.set_models(models);
-    tasks.spawn(follower.run(tokenizers.poll, publish, first, stop.clone()));
+    // Which models there are is known once the replicas are.
+    let (found, poll, stopped) = (Arc::clone(state), tokenizers.poll, stop.clone());
+    tasks.spawn(async move {
+        if stopped.run_until_cancelled(found.replicas_found()).await.is_some() {
+            follower.run(poll, publish, first, stopped).await;
+        }
+    });
     let state = Arc::clone(state);
     let stop = stop.clone();
     tasks.spawn(async move {
+        stop.run_until_cancelled(state.replicas_found()).await;
         let read = stop.run_until_cancelled(timeout(MODELS_LIMIT, first_read)).await;
         if matches!(read, Some(Err(_))) {
             warn!("the models' tokenizers are still being compiled: filters are told that there are none");

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::config::TokenizersConfig;
+use super::fleet::FleetBook;
 use super::shelf::TextModels;
 use crate::native::models::{
     ArtifactCache, FilesDigest, InvalidModelFiles, ModelFiles, ModelOptions, VerifiedModel, verified_from,
@@ -74,6 +75,8 @@ pub struct ModelsReading {
 #[derive(Debug)]
 pub struct ModelsFollower {
     directory: ModelsDirectory,
+    /// Whose models are looked for beside those that the configuration names.
+    fleet: Option<Arc<FleetBook>>,
     metrics: ModelMetrics,
     models: TextModels,
     reported: BTreeSet<String>,
@@ -225,11 +228,18 @@ impl ModelsFollower {
     pub fn new(config: TokenizersConfig, metrics: ModelMetrics) -> ModelsFollower {
         let settle = Some(config.poll);
         let directory = ModelsDirectory { settle, ..ModelsDirectory::new(config) };
-        ModelsFollower { directory, metrics, models: TextModels::new(), reported: BTreeSet::new() }
+        ModelsFollower { directory, fleet: None, metrics, models: TextModels::new(), reported: BTreeSet::new() }
+    }
+
+    /// Looks also for the models of the replicas that are followed at each reading.
+    pub fn with_fleet(self, fleet: &Arc<FleetBook>) -> ModelsFollower {
+        ModelsFollower { fleet: Some(Arc::clone(fleet)), ..self }
     }
 
     /// Reads the directories once; the models, if they are not what they were. Before the first reading there are none.
     pub fn poll(&mut self) -> Option<&TextModels> {
+        let served = self.fleet.iter().flat_map(|fleet| fleet.models());
+        served.for_each(|model_id| self.directory.config.know(&model_id));
         let ModelsReading { models, problems, notes } = self.directory.read();
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.metrics.models.set(count(models.len()));

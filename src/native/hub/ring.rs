@@ -46,6 +46,11 @@ impl Ring {
         self.last
     }
 
+    /// The bytes of all changes in it.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Adds a change, as the next sequence.
     pub fn push(&mut self, observation: Observation) {
         self.last += 1;

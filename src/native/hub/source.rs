@@ -352,6 +352,7 @@ impl Source {
         let decoded = decode(&message.payload, &Dialect::of(self.config.engine)).map_err(|error| error.to_string());
         let batch = self.reader.read(seen.sequence, decoded);
         let made_ms = batch.timestamp.map(|seconds| (seconds * 1_000.0) as u64).filter(|made_ms| *made_ms > 0);
+        made_ms.iter().for_each(|made_ms| self.metrics.made(*made_ms, replayed_at_ms.is_none()));
         let seen_ms = match replayed_at_ms {
             Some(now_ms) => made_ms.unwrap_or(now_ms).min(now_ms),
             None => unix_ms(),

@@ -28,6 +28,8 @@ pub struct HubState {
     models: ModelShelf,
     /// Whether the models that there are were not all read yet.
     awaits_models: watch::Sender<bool>,
+    /// Whether the replicas that there are were not all found yet.
+    awaits_replicas: watch::Sender<bool>,
     sequence: watch::Sender<u64>,
 }
 
@@ -40,6 +42,21 @@ pub struct Names {
     pub scopes: Vec<(ScopeSlot, Scope)>,
     /// Every replica.
     pub members: Vec<(ReplicaSlot, Member)>,
+}
+
+/// How much there is of what takes memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Bytes of past changes, as they are on the wire.
+    pub resume_buffer_bytes: usize,
+    /// Blocks held by followed replicas.
+    pub followed_blocks: usize,
+    /// (replica, block) pairs in the hub's index.
+    pub index_pairs: u64,
+    /// Bytes of that index.
+    pub index_bytes: u64,
+    /// Scopes.
+    pub scopes: usize,
 }
 
 #[derive(Debug)]
@@ -60,6 +77,7 @@ impl HubState {
             inner: RwLock::new(inner),
             models: ModelShelf::default(),
             awaits_models: watch::Sender::new(false),
+            awaits_replicas: watch::Sender::new(false),
             sequence: watch::Sender::new(0),
         }
     }
@@ -86,9 +104,25 @@ impl HubState {
         self.awaits_models.send_replace(awaits);
     }
 
-    /// Waits until the models are read.
-    pub async fn models_read(&self) {
+    /// Says whether the replicas are still to be found: until they are, no full state is, and nothing is complete.
+    pub fn set_awaits_replicas(&self, awaits: bool) {
+        self.awaits_replicas.send_replace(awaits);
+    }
+
+    /// Whether the replicas are still to be found.
+    pub fn awaits_replicas(&self) -> bool {
+        *self.awaits_replicas.borrow()
+    }
+
+    /// Waits until the replicas are found.
+    pub async fn replicas_found(&self) {
         // The sender is here: that it is gone cannot be.
+        let _ = self.awaits_replicas.subscribe().wait_for(|awaits| !awaits).await;
+    }
+
+    /// Waits until the models are read, and before that the replicas found, whose models they are.
+    pub async fn models_read(&self) {
+        self.replicas_found().await;
         let _ = self.awaits_models.subscribe().wait_for(|awaits| !awaits).await;
     }
 
@@ -207,14 +241,29 @@ impl HubState {
         self.look(|inner| inner.ring.last())
     }
 
+    /// What it takes, in numbers.
+    pub fn sizes(&self) -> Sizes {
+        self.look(|inner| {
+            let index = inner.publisher.index();
+            let size = index.size();
+            Sizes {
+                resume_buffer_bytes: inner.ring.bytes(),
+                followed_blocks: inner.followed.view().iter().map(|view| view.blocks).sum(),
+                index_pairs: size.pairs,
+                index_bytes: size.bytes,
+                scopes: index.dictionary().scopes().count(),
+            }
+        })
+    }
+
     /// Every followed replica, in the order in which they came.
     pub fn view(&self) -> Vec<ReplicaView> {
         self.look(|inner| inner.followed.view())
     }
 
-    /// Whether of every followed replica is known all that can be.
+    /// Whether the replicas are found, and of every followed one is known all that can be.
     pub fn is_complete(&self) -> bool {
-        self.look(|inner| inner.followed.is_complete())
+        !self.awaits_replicas() && self.look(|inner| inner.followed.is_complete())
     }
 
     /// Tokens in a block where followed replicas serve this model, at best under this hash scheme.

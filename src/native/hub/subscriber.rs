@@ -20,6 +20,7 @@ use super::metrics::Metrics;
 use super::parts::Parts;
 use super::resets::{Reset, Resets};
 use super::ring::Numbered;
+use super::roster::{Roster, Seat};
 use super::scope_filter::ScopeFilter;
 use super::state::HubState;
 use super::window::Window;
@@ -64,6 +65,8 @@ pub struct Subscriber {
     /// The last change that was looked at; those after the position were not asked for.
     looked_at: u64,
     heartbeat_at: Instant,
+    /// On the list of streams.
+    seat: Seat,
 }
 
 /// Observations of a reset on their way into a message.
@@ -85,7 +88,9 @@ impl Subscriber {
         incoming: Streaming<v1::ObserveRequest>,
         outgoing: Outgoing,
     ) -> Subscriber {
+        let seat = Roster::join(metrics.roster());
         Subscriber {
+            seat,
             state,
             resets,
             metrics,
@@ -163,6 +168,7 @@ impl Subscriber {
         // At 0 a reset may have been cut off, with replicas still to be told gone.
         let resumes = subscription.epoch == self.state.epoch() && position > 0 && self.state.after(position, 0).is_ok();
         let Subscription { node_id, version, epoch, .. } = subscription;
+        self.seat.named(node_id);
         info!(node_id, version, epoch, position, resumes, "subscribed");
         if resumes {
             self.metrics.resumed();
@@ -306,6 +312,7 @@ impl Subscriber {
             }
         }
         self.window.sent(bytes);
+        self.seat.moved(self.position, self.window.bytes());
         // Parts say nothing of what is known, so that signs of life come beside them as ever.
         if !is_part {
             self.heartbeat_at = Instant::now() + self.limits.heartbeat;
@@ -325,6 +332,7 @@ impl Subscriber {
             Ok(SubscriberMessage::Acknowledge(number)) => {
                 let not_sent = |_| Status::invalid_argument(format!("acknowledge.number {number} was not sent"));
                 self.window.acknowledged(number).map_err(not_sent)?;
+                self.seat.moved(self.position, self.window.bytes());
                 Ok(true)
             }
             Ok(SubscriberMessage::WantModel { digest, first_part }) => {

@@ -27,6 +27,11 @@ impl Window {
         self.last + 1
     }
 
+    /// Bytes that are under way.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether a message of `bytes` may be sent.
     pub fn fits(&self, bytes: usize) -> bool {
         self.bytes + bytes <= MAX_UNACKNOWLEDGED_BYTES

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::{Failure, say};
-use crate::native::hub::HubConfig;
 use crate::native::hub::models::ModelsDirectory;
 use crate::native::hub::policies::PolicyDirectory;
 use crate::native::hub::security::Security;
+use crate::native::hub::{HubConfig, discovery_problems};
 
 /// The arguments of `check-config`.
 #[derive(Args, Debug)]
@@ -37,12 +37,13 @@ pub fn read_config(path: &Path) -> Result<HubConfig, Vec<String>> {
     config.map_err(|problems| problems.iter().map(|problem| format!("{}: {problem}", path.display())).collect())
 }
 
-/// Looks at the certificates, the tokens, the CachePolicies and the models' directories. Says what is not used.
+/// Looks at the certificates, the tokens, the files of replicas, the CachePolicies and the models' directories. Says what is not used.
 ///
 /// # Errors
 /// When something is wrong: one line for each thing, then one for each that is not used.
 pub fn check(config: &HubConfig) -> Result<(), Vec<String>> {
     let (mut problems, mut notes) = (Security::problems(&config.security), Vec::new());
+    problems.extend(discovery_problems(&config.discovery));
     if let Some(policies) = &config.policies {
         let reading = PolicyDirectory::new(&policies.directory).read();
         problems.extend(reading.problems);

@@ -1,13 +1,15 @@
-//! What an operator does at the command line: check a configuration; compile a model's directory, try it, compare it with an
-//! engine.
+//! What an operator does at the command line: check a configuration; with a model's directory, compile it, try it, compare it
+//! with an engine; with a hub that runs, look into it.
 //!
-//! Exit codes: 0 if all is well, 1 if an engine could not be asked or disagrees, 2 for a bad command line or a directory that
-//! is not used.
+//! Exit codes: 0 if all is well, 1 if an engine or a hub could not be asked, or an engine disagrees, 2 for a bad command line
+//! or a directory that is not used.
 
 mod cases;
 pub mod check_config;
 mod engine;
+mod inspect;
 mod opened;
+mod table;
 mod tokenize;
 mod verify;
 
@@ -51,6 +53,12 @@ pub enum Tool {
         warmroute-hub verify --engine http://10.0.0.7:8000 --model org/name models/org/name\n\n\
         Exit code 0 only if all agree.")]
     Verify(verify::VerifyArguments),
+    /// Show what a hub that runs knows: replicas, blocks held, sequences, gaps, drops, lag, subscribers
+    #[command(after_help = "Examples:\n  \
+        warmroute-hub inspect\n  \
+        warmroute-hub inspect --hub http://10.0.0.2:8081 --json\n\n\
+        Exit code 1 if there is no hub.")]
+    Inspect(inspect::InspectArguments),
 }
 
 /// A model's directory, and how it is read.
@@ -80,6 +88,8 @@ pub enum Failure {
     Refused(String),
     /// The engine disagrees, or could not be asked.
     Disagrees(String),
+    /// The hub could not be asked.
+    NoAnswer(String),
 }
 
 /// Runs a tool.
@@ -90,6 +100,7 @@ pub async fn run(tool: Tool) -> ExitCode {
         Tool::CompileTokenizer(arguments) => compile(&arguments, &mut out),
         Tool::Tokenize(arguments) => tokenize::run(&arguments, &mut out),
         Tool::Verify(arguments) => verify::run(&arguments, &mut out).await,
+        Tool::Inspect(arguments) => inspect::run(&arguments, &mut out).await,
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -97,7 +108,7 @@ pub async fn run(tool: Tool) -> ExitCode {
             say(&failure);
             match failure {
                 Failure::Refused(_) => ExitCode::from(REFUSED),
-                Failure::Disagrees(_) => ExitCode::FAILURE,
+                Failure::Disagrees(_) | Failure::NoAnswer(_) => ExitCode::FAILURE,
             }
         }
     }
@@ -142,7 +153,7 @@ impl From<io::Error> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Refused(reason) | Failure::Disagrees(reason) => f.write_str(reason),
+            Failure::Refused(reason) | Failure::Disagrees(reason) | Failure::NoAnswer(reason) => f.write_str(reason),
         }
     }
 }

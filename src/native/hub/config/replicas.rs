@@ -10,10 +10,10 @@ use crate::fingerprint::BlockSize;
 use crate::native::hub::problems::{Problems, http_url, is_host_and_port};
 
 /// The most replicas.
-const MAX_REPLICAS: usize = 4_096;
+pub const MAX_REPLICAS: usize = 4_096;
 
 /// The most ranks of one replica.
-const MAX_RANKS: u64 = 1_024;
+pub(super) const MAX_RANKS: u64 = 1_024;
 
 /// Whose events a replica sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -82,10 +82,42 @@ pub(super) struct RawReplica {
     adapter_names: BTreeMap<i64, String>,
 }
 
-/// A hub that names what others may report can do with no replica of its own.
+// === impl EngineKind ===
+
+impl EngineKind {
+    /// Every kind.
+    pub const ALL: [EngineKind; 4] = [EngineKind::Auto, EngineKind::Vllm, EngineKind::Sglang, EngineKind::TensorrtLlm];
+
+    /// Where its HTTP server has Prometheus' text.
+    pub fn metrics_path(self) -> &'static str {
+        match self {
+            EngineKind::Auto | EngineKind::Vllm | EngineKind::Sglang => "/metrics",
+            // Its `/metrics` is JSON.
+            EngineKind::TensorrtLlm => "/prometheus/metrics",
+        }
+    }
+
+    /// As the configuration and `/state` have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EngineKind::Auto => "auto",
+            EngineKind::Vllm => "vllm",
+            EngineKind::Sglang => "sglang",
+            EngineKind::TensorrtLlm => "tensorrt_llm",
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawReplicas {
+    replicas: Vec<RawReplica>,
+}
+
+/// A hub that names what others may report, or where replicas are found, can do with none that it lists.
 pub(super) fn replicas(raw: Vec<RawReplica>, least: usize, problems: &mut Problems) -> Vec<ReplicaConfig> {
     if raw.len() < least || raw.len() > MAX_REPLICAS {
-        let allowed = format!("1 to {MAX_REPLICAS}, or none with a `reports` section");
+        let allowed = format!("1 to {MAX_REPLICAS}, or none with a `reports` or `discovery` section");
         problems.add("replicas", format!("{} entries", raw.len()), &allowed);
     }
     let mut ids = HashSet::new();
@@ -101,7 +133,8 @@ pub(super) fn replicas(raw: Vec<RawReplica>, least: usize, problems: &mut Proble
 
 fn replica(at: usize, raw: RawReplica, problems: &mut Problems) -> ReplicaConfig {
     let field = |name: &str| format!("replicas[{at}].{name}");
-    let metrics = raw.metrics.unwrap_or_else(|| format!("http://{}/metrics", raw.address));
+    let path = raw.engine.metrics_path();
+    let metrics = raw.metrics.unwrap_or_else(|| format!("http://{}{path}", raw.address));
     let tenant = raw.tenant.unwrap_or_else(|| defaults::TENANT.to_owned());
     let hash_scheme = raw.hash_scheme.unwrap_or_else(|| defaults::HASH_SCHEME.to_owned());
     for (name, value) in [("id", &raw.id), ("model", &raw.model), ("tenant", &tenant), ("hash_scheme", &hash_scheme)] {
@@ -118,13 +151,7 @@ fn replica(at: usize, raw: RawReplica, problems: &mut Problems) -> ReplicaConfig
         problems.add(&field("metrics"), &metrics, "an http:// URL");
         Uri::default()
     });
-    let block_size = raw.block_size.and_then(|tokens| match BlockSize::try_new(tokens) {
-        Ok(block_size) => Some(block_size),
-        Err(_) => {
-            problems.add(&field("block_size"), tokens, &format!("1 to {} tokens", BlockSize::MAX));
-            None
-        }
-    });
+    let block_size = block_size(&field("block_size"), raw.block_size, problems);
     let ranks = problems.number(&field("data_parallel_size"), raw.data_parallel_size, 1, 1, MAX_RANKS);
     for name in raw.adapter_names.values() {
         problems.name(&field("adapter_names"), name);
@@ -144,4 +171,34 @@ fn replica(at: usize, raw: RawReplica, problems: &mut Problems) -> ReplicaConfig
         data_parallel_size: u32::try_from(ranks).unwrap_or(1),
         adapter_names: raw.adapter_names,
     }
+}
+
+/// Tokens in a full block, if they are given.
+pub(super) fn block_size(field: &str, tokens: Option<u64>, problems: &mut Problems) -> Option<BlockSize> {
+    let tokens = tokens?;
+    let block_size = BlockSize::try_new(tokens).ok();
+    if block_size.is_none() {
+        problems.add(field, tokens, &format!("1 to {} tokens", BlockSize::MAX));
+    }
+    block_size
+}
+
+/// The replicas of a file of them: a list, or an object with the list as `replicas`.
+///
+/// # Errors
+/// One line for each thing that is wrong, with field, value and what is allowed.
+pub fn replicas_of_file(text: &str) -> Result<Vec<ReplicaConfig>, Vec<String>> {
+    let not_yaml = |error: serde_norway::Error| vec![error.to_string()];
+    let document: serde_norway::Value = serde_norway::from_str(text).map_err(not_yaml)?;
+    let raw = match document {
+        serde_norway::Value::Mapping(_) => {
+            serde_norway::from_str::<RawReplicas>(text).map(|file| file.replicas).map_err(not_yaml)?
+        }
+        // A file with nothing in it says so in words: one that is still being written must not end all replicas.
+        serde_norway::Value::Null => return Err(vec!["the file is empty, allowed is a list of replicas".to_owned()]),
+        _ => serde_norway::from_str(text).map_err(not_yaml)?,
+    };
+    let mut problems = Problems::default();
+    let replicas = replicas(raw, 0, &mut problems);
+    if problems.is_empty() { Ok(replicas) } else { Err(problems.into_lines()) }
 }

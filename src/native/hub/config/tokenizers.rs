@@ -50,10 +50,11 @@ pub struct RawTokenizers {
     utc_offset_minutes: i32,
 }
 
-/// Checks `tokenizers`; `known` are the ids that the rest of the configuration names.
+/// Checks `tokenizers`; `known` are the ids that the rest of the configuration names, and others may be discovered later.
 pub fn tokenizers<'a>(
     raw: RawTokenizers,
     known: impl Iterator<Item = &'a str>,
+    may_be_discovered: bool,
     problems: &mut Problems,
 ) -> TokenizersConfig {
     if raw.directory.as_os_str().is_empty() {
@@ -71,33 +72,42 @@ pub fn tokenizers<'a>(
             problems.add(&format!("tokenizers.models[{model_id}]"), subdirectory, allowed);
         }
     }
-    let mut models = raw.models;
-    let mut unplaced = BTreeSet::new();
-    for model_id in known.filter(|model_id| !model_id.is_empty()) {
-        // An id that is no such path, as one that is a path of the engine's, has no directory unless one is named.
-        if models.contains_key(model_id) {
-            continue;
-        }
-        if stays_below(model_id) {
-            models.insert(model_id.to_owned(), model_id.to_owned());
-        } else {
-            unplaced.insert(model_id.to_owned());
-        }
-    }
-    if models.len() > MAX_MODELS {
-        problems.add("tokenizers.models", format!("{} models", models.len()), &format!("at most {MAX_MODELS}"));
-    }
-    for model_id in raw.force_chat_template.iter().filter(|model_id| !models.contains_key(*model_id)) {
-        problems.add("tokenizers.force_chat_template", model_id, "a model that is named elsewhere");
-    }
-    TokenizersConfig {
+    let mut config = TokenizersConfig {
         directory: raw.directory,
         poll,
         cache_directory: raw.cache_directory.or_else(default_cache),
-        models,
-        unplaced,
+        models: raw.models,
+        unplaced: BTreeSet::new(),
         force_chat_template: raw.force_chat_template,
         utc_offset_seconds: raw.utc_offset_minutes.saturating_mul(60),
+    };
+    known.for_each(|model_id| config.know(model_id));
+    let models = &config.models;
+    if models.len() > MAX_MODELS {
+        problems.add("tokenizers.models", format!("{} models", models.len()), &format!("at most {MAX_MODELS}"));
+    }
+    // Which models are discovered nobody can say yet.
+    let unnamed = |model_id: &&String| !may_be_discovered && !models.contains_key(*model_id);
+    for model_id in config.force_chat_template.iter().filter(unnamed) {
+        problems.add("tokenizers.force_chat_template", model_id, "a model that is named elsewhere");
+    }
+    config
+}
+
+// === impl TokenizersConfig ===
+
+impl TokenizersConfig {
+    /// Looks for this model too. An id that is no path below the directory, as one that is a path of the engine's, has none
+    /// unless one is named.
+    pub fn know(&mut self, model_id: &str) {
+        if model_id.is_empty() || self.models.contains_key(model_id) {
+            return;
+        }
+        if !stays_below(model_id) {
+            self.unplaced.insert(model_id.to_owned());
+        } else if self.models.len() <= MAX_MODELS {
+            self.models.insert(model_id.to_owned(), model_id.to_owned());
+        }
     }
 }
 
@@ -120,7 +130,7 @@ mod tests {
 
     fn read(yaml: &str, known: &[&str]) -> (TokenizersConfig, Vec<String>) {
         let mut problems = Problems::default();
-        let config = tokenizers(serde_norway::from_str(yaml).unwrap(), known.iter().copied(), &mut problems);
+        let config = tokenizers(serde_norway::from_str(yaml).unwrap(), known.iter().copied(), false, &mut problems);
         (config, problems.into_lines())
     }
 

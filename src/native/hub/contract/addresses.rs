@@ -15,7 +15,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tracing::info;
 
-use crate::native::hub::config::{ReplicaConfig, ReportsConfig, filled};
+use crate::native::hub::config::{ReportsConfig, filled};
+use crate::native::hub::fleet::FleetBook;
 use crate::native::hub::problems::is_host_and_port;
 use crate::observation::Member;
 
@@ -39,7 +40,7 @@ const MAX_NAME_BYTES: usize = 264;
 /// Knows where replicas are.
 pub struct AddressBook {
     listed: BTreeMap<String, String>,
-    followed: HashMap<String, String>,
+    followed: Arc<FleetBook>,
     template: Option<String>,
     names: Mutex<HashMap<String, Resolved>>,
     places: Semaphore,
@@ -65,11 +66,11 @@ pub struct Asking {
 // === impl AddressBook ===
 
 impl AddressBook {
-    /// What the configuration says.
-    pub fn new(reports: &ReportsConfig, followed: &[ReplicaConfig]) -> AddressBook {
+    /// What the configuration says, and who is followed at the time of each question.
+    pub fn new(reports: &ReportsConfig, followed: &Arc<FleetBook>) -> AddressBook {
         AddressBook {
             listed: reports.addresses.clone(),
-            followed: followed.iter().map(|replica| (replica.id.clone(), replica.address.clone())).collect(),
+            followed: Arc::clone(followed),
             template: reports.address_template.clone(),
             names: Mutex::default(),
             places: Semaphore::new(MAX_ASKING),
@@ -140,8 +141,9 @@ impl AddressBook {
         if replica_id.parse::<SocketAddr>().is_ok_and(|address| address.port() != 0) {
             return Some(replica_id.to_owned());
         }
-        if let Some(name) = self.listed.get(replica_id).or_else(|| self.followed.get(replica_id)) {
-            return Some(name.clone());
+        let listed = self.listed.get(replica_id).cloned();
+        if let Some(name) = listed.or_else(|| self.followed.address(replica_id)) {
+            return Some(name);
         }
         let name = filled(self.template.as_ref()?, tenant_id, replica_id);
         (name.len() <= MAX_NAME_BYTES && is_host_and_port(&name)).then_some(name)
@@ -181,6 +183,7 @@ impl Resolved {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::native::hub::config::replicas_of_file;
 
     fn book(template: Option<&str>) -> AddressBook {
         let reports = ReportsConfig {
@@ -190,12 +193,11 @@ mod tests {
             address_template: template.map(str::to_owned),
             ..ReportsConfig::default()
         };
-        AddressBook {
-            followed: [("listed", "10.0.0.8:80"), ("followed", "localhost:8000")]
-                .map(|(id, address)| (id.to_owned(), address.to_owned()))
-                .into(),
-            ..AddressBook::new(&reports, &[])
-        }
+        let followed = "[{id: listed, address: '10.0.0.8:80', kv_events: 'tcp://h:1', model: m}, \
+                        {id: followed, address: 'localhost:8000', kv_events: 'tcp://h:1', model: m}]";
+        let fleet = FleetBook::default();
+        fleet.set(replicas_of_file(followed).unwrap().iter());
+        AddressBook::new(&reports, &Arc::new(fleet))
     }
 
     #[test]
@@ -206,6 +208,8 @@ mod tests {
         assert_eq!(name("[::1]:80").as_deref(), Some("[::1]:80"));
         assert_eq!(name("listed").as_deref(), Some("10.0.0.7:80"));
         assert_eq!(name("followed").as_deref(), Some("localhost:8000"));
+        book.followed.set([].into_iter());
+        assert_eq!(name("followed").as_deref(), Some("followed.team.svc:80"), "it is followed no more");
         assert_eq!(name("other").as_deref(), Some("other.team.svc:80"));
     }
 

@@ -88,6 +88,11 @@ impl ContractMetrics {
         metrics
     }
 
+    /// `model` is served by a replica that the hub follows: it gets a label of its own, if there may be another.
+    pub fn know_model(&self, model: &str) {
+        self.models.label(model, || true);
+    }
+
     /// A LookupRoute call was answered.
     pub fn answered(&self, model_id: &str, reason: ReasonCode, has_hint: bool, took: Duration, state: &HubState) {
         let is_held = || state.read(|publisher| holds(publisher.index(), model_id));

@@ -36,6 +36,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::config::HubConfig;
+use super::fleet::FleetBook;
 use super::security::Revoked;
 use super::state::HubState;
 use addresses::AddressBook;
@@ -74,10 +75,11 @@ pub struct Contract {
 // === impl Contract ===
 
 impl Contract {
-    /// Over `state`, until `stop`. Texts are tokenized with the hub's models, unless there is another `tokenizer`.
+    /// Over `state` and the replicas of `fleet`, until `stop`. Texts are tokenized with the hub's models, unless there is another `tokenizer`.
     pub fn new(
         config: &HubConfig,
         state: &Arc<HubState>,
+        fleet: &Arc<FleetBook>,
         tokenizer: Option<SharedTokenizer>,
         metrics: Arc<ContractMetrics>,
         stop: &CancellationToken,
@@ -89,7 +91,7 @@ impl Contract {
         Contract {
             state: Arc::clone(state),
             lookups: Lookups::new(state, ranking, tokenizer, config, metrics, heavy.clone()),
-            reports: Reports::new(state, AddressBook::new(&config.reports, &config.replicas), heavy),
+            reports: Reports::new(state, AddressBook::new(&config.reports, fleet), heavy),
             stop: stop.clone(),
         }
     }

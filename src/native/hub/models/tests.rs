@@ -188,3 +188,25 @@ fn a_model_without_a_place_is_noted() {
     let notes = directory.read().notes;
     assert_eq!(notes, ["../../etc has no directory: name one in tokenizers.models, or its texts get no hint"]);
 }
+
+#[test]
+fn models_of_replicas_that_come_later_are_found_and_stay() {
+    let folder = Folder::new();
+    folder.write("org/name/tokenizer.json", TOKENIZER);
+    let fleet = Arc::new(FleetBook::default());
+    let mut follower = ModelsFollower {
+        directory: folder.directory(&[], &[]),
+        fleet: Some(Arc::clone(&fleet)),
+        metrics: ModelMetrics::default(),
+        models: TextModels::new(),
+        reported: BTreeSet::new(),
+    };
+    assert!(follower.poll().is_none());
+    let replicas = "[{id: a, address: 'h:1', kv_events: 'tcp://h:2', model: org/name}, \
+                    {id: b, address: 'h:1', kv_events: 'tcp://h:2', model: ../up}]";
+    fleet.set(crate::native::hub::config::replicas_of_file(replicas).unwrap().iter());
+    assert_eq!(follower.poll().unwrap().keys().collect::<Vec<_>>(), ["org/name"]);
+    assert!(follower.directory.config.unplaced.contains("../up"));
+    fleet.set([].into_iter());
+    assert!(follower.poll().is_none(), "it stays");
+}

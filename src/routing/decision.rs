@@ -38,6 +38,8 @@ pub struct RankedReplica {
     pub replica_id: Arc<str>,
     /// `ip:port` as Envoy knows it; empty if it is not known.
     pub address: Arc<str>,
+    /// The rank of data parallelism that it is, where the engine at the address has several.
+    pub data_parallel_rank: Option<u32>,
     /// The product of the factors; 0 for an affinity hint.
     pub score: f32,
     /// Tokens of the leading run it holds; 0 without a match.

@@ -374,7 +374,7 @@ impl Observer {
             Observation::ScopeGone { slot } => {
                 self.scopes.remove(&slot.0);
             }
-            Observation::ReplicaUp { replica, member, address } => {
+            Observation::ReplicaUp { replica, member, address, .. } => {
                 let replica_id = member.replica_id;
                 self.held.insert(replica_id.clone(), BTreeSet::new());
                 self.addresses.insert(replica_id.clone(), address);

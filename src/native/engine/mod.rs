@@ -5,6 +5,7 @@
 //! event stand for their tokens alone, and `hub::replica_cache` keeps what a replica holds.
 
 pub mod creditable;
+pub mod smg;
 pub mod vllm;
 
 /// An engine's own key of a block. Opaque: it is only compared, never computed.
@@ -21,6 +22,8 @@ pub enum EngineKey {
 pub struct Batch {
     /// The engine's clock when the batch was made, Unix time in seconds.
     pub timestamp: Option<f64>,
+    /// The rank of data parallelism that it says it is of.
+    pub data_parallel_rank: Option<i64>,
     /// The events in order; `Err` for one that could not be read.
     pub events: Vec<Result<KvEvent, EventFault>>,
 }
@@ -143,6 +146,10 @@ pub enum SkipReason {
     KeyReused,
     /// Blocks of a scope beyond the hub's limit.
     TooManyScopes,
+    /// A batch of another rank than the one whose publisher sent it.
+    OtherRank,
+    /// A batch that came while too many were missing.
+    Suspended,
 }
 
 // === impl EventFault ===
@@ -166,7 +173,7 @@ impl EventFault {
 
 impl SkipReason {
     /// Every reason.
-    pub const ALL: [SkipReason; 16] = [
+    pub const ALL: [SkipReason; 18] = [
         SkipReason::MalformedBatch,
         SkipReason::MalformedEvent,
         SkipReason::UnknownEvent,
@@ -183,6 +190,8 @@ impl SkipReason {
         SkipReason::Remote,
         SkipReason::KeyReused,
         SkipReason::TooManyScopes,
+        SkipReason::OtherRank,
+        SkipReason::Suspended,
     ];
 
     /// The value of the metric's `reason` label.
@@ -204,6 +213,8 @@ impl SkipReason {
             SkipReason::Remote => "remote",
             SkipReason::KeyReused => "key_reused",
             SkipReason::TooManyScopes => "too_many_scopes",
+            SkipReason::OtherRank => "other_rank",
+            SkipReason::Suspended => "suspended",
         }
     }
 }

@@ -53,7 +53,8 @@ pub fn decode(payload: &[u8]) -> Result<Batch, MalformedBatch> {
         return Err(MalformedBatch("`events` is not a list".into()));
     };
     let timestamp = fields.get(0, "ts").and_then(Value::as_f64);
-    Ok(Batch { timestamp, events: events.iter().map(event).collect() })
+    let data_parallel_rank = fields.get(2, "data_parallel_rank").and_then(Value::as_i64);
+    Ok(Batch { timestamp, data_parallel_rank, events: events.iter().map(event).collect() })
 }
 
 fn event(value: &Value) -> Result<KvEvent, EventFault> {

@@ -70,6 +70,11 @@ impl Continuity {
         }
     }
 
+    /// Whether `message` is older than all that are remembered of many.
+    pub fn is_forgotten(&self, message: Seen) -> bool {
+        self.seen.len() == REMEMBERED && self.seen.front().is_some_and(|oldest| message.sequence < oldest.sequence)
+    }
+
     /// `message` was applied.
     pub fn applied(&mut self, message: Seen) {
         if self.seen.len() == REMEMBERED {
@@ -122,5 +127,6 @@ mod tests {
         let continuity = followed(0..10_000);
         assert_eq!(continuity.seen.len(), REMEMBERED);
         assert_eq!(continuity.place(Seen::of(9_999, &9_999_u64.to_be_bytes())), Place::Duplicate);
+        assert!(continuity.is_forgotten(Seen::of(3, b"any")) && !followed(5..8).is_forgotten(Seen::of(3, b"any")));
     }
 }

@@ -15,8 +15,11 @@ use super::config::{HubConfig, ReplicaConfig};
 use super::followed::ReplicaIndex;
 use super::metrics::{Metrics, ReplicaMetrics};
 use super::scrape::{ScrapeClient, Scraper, client};
-use super::source::Source;
+use super::sockets::Sockets;
+use super::source::{LastScrape, ProcessChanged, Publisher, Source};
 use super::state::HubState;
+use super::stream::EventStream;
+use super::transport::Transport;
 
 /// All replicas that are followed.
 pub struct Fleet {
@@ -32,8 +35,8 @@ pub struct Fleet {
 /// One replica's tasks.
 struct Follower {
     config: ReplicaConfig,
-    index: ReplicaIndex,
-    metrics: ReplicaMetrics,
+    /// Each rank's number and metrics; those of the replica itself where it has no others.
+    ranks: Vec<(ReplicaIndex, ReplicaMetrics)>,
     stop: CancellationToken,
 }
 
@@ -63,7 +66,7 @@ impl Fleet {
             if !stays {
                 info!(replica = id, "not followed any more");
                 follower.stop.cancel();
-                self.state.unfollow(follower.index);
+                follower.ranks.iter().for_each(|(index, _)| self.state.unfollow(*index));
             }
             stays
         });
@@ -77,7 +80,8 @@ impl Fleet {
     /// The metrics of a replica that is followed.
     pub fn metrics(&self, index: ReplicaIndex) -> Option<ReplicaMetrics> {
         let followers = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
-        followers.values().find(|follower| follower.index == index).map(|follower| follower.metrics.clone())
+        let mut ranks = followers.values().flat_map(|follower| &follower.ranks);
+        ranks.find(|(followed, _)| *followed == index).map(|(_, metrics)| metrics.clone())
     }
 
     /// Waits until all tasks have ended, which they are told by `stop`.
@@ -87,12 +91,33 @@ impl Fleet {
     }
 
     fn follow(&self, config: &ReplicaConfig) -> Follower {
-        let index = self.state.follow(config);
-        let metrics = self.metrics.replica(&config.id);
         let stop = self.stop.child_token();
+        let ranks = config.ranks().map(|rank| self.follow_rank(config, rank, &stop)).collect();
+        Follower { config: config.clone(), ranks, stop }
+    }
+
+    /// Follows one rank of a replica, or the replica itself where it has no others.
+    fn follow_rank(
+        &self,
+        config: &ReplicaConfig,
+        rank: Option<u32>,
+        stop: &CancellationToken,
+    ) -> (ReplicaIndex, ReplicaMetrics) {
+        let index = self.state.follow(config, rank);
+        let metrics = self.metrics.replica(&config.member_id(rank));
         let (changed, process_changes) = mpsc::channel(1);
-        let source = Source::new(index, config.clone(), &self.hub, Arc::clone(&self.state), metrics.clone());
-        self.tasks.spawn(source.run(process_changes, stop.clone()));
+        let scraped = LastScrape::default();
+        let publisher = Publisher { index, name: config.member_id(rank), rank };
+        match config.event_stream() {
+            Some(_) => {
+                let stream = EventStream::new(config, rank);
+                self.start(publisher, stream, &metrics, &scraped, process_changes, stop);
+            }
+            None => {
+                let sockets = Sockets::new(config, rank);
+                self.start(publisher, sockets, &metrics, &scraped, process_changes, stop);
+            }
+        }
         let scraper = Scraper {
             index,
             url: config.metrics.clone(),
@@ -101,9 +126,24 @@ impl Fleet {
             state: Arc::clone(&self.state),
             metrics: metrics.clone(),
             changed,
+            read: scraped,
             client: self.client.clone(),
         };
         self.tasks.spawn(scraper.run(stop.clone()));
-        Follower { config: config.clone(), index, metrics, stop }
+        (index, metrics)
+    }
+
+    fn start<T: Transport>(
+        &self,
+        publisher: Publisher,
+        transport: T,
+        metrics: &ReplicaMetrics,
+        scraped: &LastScrape,
+        changes: mpsc::Receiver<ProcessChanged>,
+        stop: &CancellationToken,
+    ) {
+        let state = Arc::clone(&self.state);
+        let source = Source::new(publisher, transport, &self.hub, state, metrics.clone(), scraped.clone());
+        self.tasks.spawn(source.run(changes, stop.clone()));
     }
 }

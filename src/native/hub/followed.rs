@@ -29,6 +29,8 @@ pub struct ReplicaView {
     pub index: ReplicaIndex,
     /// Its id.
     pub id: String,
+    /// Its rank, where it is one of several.
+    pub data_parallel_rank: Option<u32>,
     /// Where Envoy reaches it; `None` until its name was resolved.
     pub address: Option<String>,
     /// Whether all that it holds is known.
@@ -49,6 +51,10 @@ pub struct Followed {
 #[derive(Debug)]
 struct Replica {
     id: String,
+    /// The rank, where the replica has several, each of which is one here.
+    rank: Option<u32>,
+    /// Whether it was found out what there is to know of it, if only that it is not there.
+    is_settled: bool,
     /// The scope of the base model.
     base: Scope,
     cache: ReplicaCache,
@@ -68,11 +74,11 @@ struct Announced {
 // === impl Followed ===
 
 impl Followed {
-    /// Follows a replica, of which nothing is known yet.
-    pub fn follow(&mut self, config: &ReplicaConfig) -> ReplicaIndex {
+    /// Follows a replica, or a rank of it, of which nothing is known yet.
+    pub fn follow(&mut self, config: &ReplicaConfig, rank: Option<u32>) -> ReplicaIndex {
         let index = ReplicaIndex(self.next);
         self.next += 1;
-        self.replicas.insert(index, Replica::new(config));
+        self.replicas.insert(index, Replica::new(config, rank));
         index
     }
 
@@ -89,6 +95,7 @@ impl Followed {
         let announced = state.announced.take()?;
         publisher.publish(Observation::ReplicaGone { replica: announced.slot });
         state.stats = None;
+        state.is_settled = true;
         state.cache.clear(&mut Vec::new(), &mut Tally::default());
         Some(())
     }
@@ -101,7 +108,7 @@ impl Followed {
             return Some(false);
         }
         publisher.scope(&state.base);
-        let slot = publisher.replica_up(state.member(), address)?;
+        let slot = publisher.replica_up(state.member(), address, state.rank)?;
         state.announced = Some(Announced { slot, address: address.to_owned(), complete: false, reasserted_ms: None });
         state.stats = None;
         // Not a change to publish: the earlier generation ends when this one is complete.
@@ -111,7 +118,9 @@ impl Followed {
 
     /// All that `replica` holds has been applied, or can no longer be learned.
     pub fn complete(&mut self, replica: ReplicaIndex, publisher: &mut Publisher) -> Option<()> {
-        let announced = self.replicas.get_mut(&replica)?.announced.as_mut()?;
+        let state = self.replicas.get_mut(&replica)?;
+        state.is_settled = true;
+        let announced = state.announced.as_mut()?;
         if !std::mem::replace(&mut announced.complete, true) {
             publisher.publish(Observation::ReplicaComplete { replica: announced.slot });
         }
@@ -189,7 +198,11 @@ impl Followed {
 
     /// Whether of every replica is known all that can be.
     pub fn is_complete(&self) -> bool {
-        self.replicas.values().all(|replica| replica.announced.as_ref().is_some_and(|announced| announced.complete))
+        let is_complete = |replica: &Replica| match &replica.announced {
+            Some(announced) => announced.complete,
+            None => replica.is_settled,
+        };
+        self.replicas.values().all(is_complete)
     }
 
     /// Tokens in a block of the first replica that serves this model under this hash scheme, or else under any.
@@ -239,7 +252,7 @@ fn stored_block((hash, token_count): &(PrefixHash, u32)) -> StoredBlock {
 // === impl Replica ===
 
 impl Replica {
-    fn new(config: &ReplicaConfig) -> Replica {
+    fn new(config: &ReplicaConfig, rank: Option<u32>) -> Replica {
         let base = Scope {
             tenant_id: config.tenant.clone(),
             model_id: config.model.clone(),
@@ -247,7 +260,8 @@ impl Replica {
             adapter_id: String::new(),
         };
         let cache = ReplicaCache::new(config.block_size);
-        Replica { id: config.id.clone(), base, cache, announced: None, stats: None }
+        let id = config.member_id(rank);
+        Replica { id, rank, is_settled: false, base, cache, announced: None, stats: None }
     }
 
     fn member(&self) -> Member {
@@ -260,6 +274,7 @@ impl Replica {
             slot: announced.slot,
             member: self.member(),
             address: announced.address.clone(),
+            data_parallel_rank: self.rank,
             stats: self.stats,
             complete: announced.complete,
             reasserted_ms: announced.reasserted_ms,
@@ -271,6 +286,7 @@ impl Replica {
         ReplicaView {
             index,
             id: self.id.clone(),
+            data_parallel_rank: self.rank,
             address: self.announced.as_ref().map(|announced| announced.address.clone()),
             complete: self.announced.as_ref().is_some_and(|announced| announced.complete),
             blocks: self.cache.len(),

@@ -64,9 +64,11 @@ async fn state(State(operations): State<Operations>) -> Json<Value> {
         .map(|(metrics, view)| {
             json!({
                 "id": view.id,
+                "data_parallel_rank": view.data_parallel_rank,
                 "address": view.address,
                 "connected": metrics.connected.get() == 1,
                 "complete": view.complete,
+                "incomplete": metrics.incomplete.get() == 1,
                 "blocks": view.blocks,
                 "event_sequence": metrics.last_sequence.get(),
                 "pressure": view.stats.map(|stats| stats.pressure),

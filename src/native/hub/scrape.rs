@@ -14,7 +14,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -22,7 +22,7 @@ use super::clock::unix_ms;
 use super::exposition::EngineFigures;
 use super::followed::ReplicaIndex;
 use super::metrics::ReplicaMetrics;
-use super::source::ProcessChanged;
+use super::source::{LastScrape, ProcessChanged};
 use super::state::HubState;
 use crate::observation::ReplicaStats;
 
@@ -50,6 +50,8 @@ pub struct Scraper {
     pub metrics: ReplicaMetrics,
     /// The replica's source.
     pub changed: mpsc::Sender<ProcessChanged>,
+    /// Told of each text that was read.
+    pub read: LastScrape,
     /// Shared by all scrapers.
     pub client: ScrapeClient,
 }
@@ -77,8 +79,9 @@ impl Scraper {
         let mut hit_rate = 0.0;
         loop {
             ticks.tick().await;
-            match timeout(ANSWER_LIMIT, self.read()).await.unwrap_or_else(|_| Err("no answer in time".into())) {
+            match timeout(ANSWER_LIMIT, self.text()).await.unwrap_or_else(|_| Err("no answer in time".into())) {
                 Ok(figures) => {
+                    self.read.note(Instant::now());
                     hit_rate = figures.hit_rate_since(&earlier).unwrap_or(hit_rate);
                     self.report(&figures, &earlier, hit_rate);
                     // A text without the start time does not undo that it was seen.
@@ -105,7 +108,7 @@ impl Scraper {
         }
     }
 
-    async fn read(&self) -> Result<EngineFigures, String> {
+    async fn text(&self) -> Result<EngineFigures, String> {
         let response = self.client.get(self.url.clone()).await.map_err(|error| error.to_string())?;
         if !response.status().is_success() {
             return Err(format!("status {}", response.status()));

@@ -96,9 +96,9 @@ impl HubState {
         self.sequence.subscribe()
     }
 
-    /// Follows a replica, of which nothing is known yet.
-    pub fn follow(&self, config: &ReplicaConfig) -> ReplicaIndex {
-        self.change_both(|followed, _| followed.follow(config))
+    /// Follows a replica, or a rank of it, of which nothing is known yet.
+    pub fn follow(&self, config: &ReplicaConfig, rank: Option<u32>) -> ReplicaIndex {
+        self.change_both(|followed, _| followed.follow(config, rank))
     }
 
     /// `replica` is gone and not followed any more.
@@ -254,7 +254,7 @@ mod tests {
 
     fn state() -> HubState {
         let state = HubState::new(7, Publisher::new(PublisherLimits::default()), 1 << 20);
-        assert_eq!(state.follow(&replica()), A);
+        assert_eq!(state.follow(&replica(), None), A);
         state
     }
 
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!((state.view()[0].blocks, state.snapshot().replicas[0].slot), (0, ReplicaSlot(2)));
         state.unfollow(A);
         assert!(state.view().is_empty() && state.snapshot().replicas.is_empty());
-        assert_eq!(state.follow(&replica()), ReplicaIndex(1), "numbers do not repeat");
+        assert_eq!(state.follow(&replica(), None), ReplicaIndex(1), "numbers do not repeat");
     }
 
     #[test]

@@ -7,11 +7,17 @@ mod hub_support;
 #[path = "hub/models.rs"]
 mod models;
 #[cfg(test)]
+#[path = "hub/ranks.rs"]
+mod ranks;
+#[cfg(test)]
 #[path = "hub/reassertions.rs"]
 mod reassertions;
 #[cfg(test)]
 #[path = "hub/runs.rs"]
 mod runs;
+#[cfg(test)]
+#[path = "hub/streams.rs"]
+mod streams;
 
 use std::time::{Duration, Instant};
 

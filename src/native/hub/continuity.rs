@@ -39,6 +39,9 @@ pub enum Place {
 pub struct Continuity {
     /// The latest ones, ascending.
     seen: VecDeque<Seen>,
+    /// A fault in judgement, for tests of tests.
+    #[cfg(test)]
+    pub planted: Option<fn(Place) -> Place>,
 }
 
 // === impl Seen ===
@@ -60,6 +63,13 @@ impl Continuity {
 
     /// What `message` is.
     pub fn place(&self, message: Seen) -> Place {
+        let place = self.judge(message);
+        #[cfg(test)]
+        let place = self.planted.map_or(place, |planted| planted(place));
+        place
+    }
+
+    fn judge(&self, message: Seen) -> Place {
         let Some(last) = self.last() else { return Place::Next };
         if message.sequence > last.sequence {
             return if message.sequence - last.sequence == 1 { Place::Next } else { Place::Gap };

@@ -79,7 +79,8 @@ pub struct ReplicaMetrics {
     blocks_stored: Counter,
     blocks_removed: Counter,
     skipped: Family<ReasonLabel, Counter>,
-    clears: Counter,
+    /// Times that all blocks were given up, by the engine's word or for want of it.
+    pub clears: Counter,
     /// Messages found to be missing.
     pub gaps: Counter,
     /// Replays asked for.

@@ -99,6 +99,10 @@ pub struct Source<T> {
     lost_at: Option<Instant>,
     /// Nothing is applied before this.
     suspended_until: Option<Instant>,
+    /// The highest number that came live on this connection, in this life of the engine.
+    newest: Option<u64>,
+    /// The same since nothing is applied.
+    newest_suspended: Option<u64>,
     /// Whether all that the replica holds is known: it was followed from its first message, or from when it was empty.
     whole: bool,
 }
@@ -135,6 +139,8 @@ impl<T: Transport> Source<T> {
             deaf_checks: 0,
             lost_at: None,
             suspended_until: None,
+            newest: None,
+            newest_suspended: None,
             whole: false,
         }
     }
@@ -226,6 +232,7 @@ impl<T: Transport> Source<T> {
         self.unanswered = false;
         self.deaf_checks = 0;
         self.suspended_until = None;
+        self.newest = None;
         self.behind = false;
         if !self.catch_up(doubt_ends).await {
             self.give_up("not proved after connecting that no event was missed");
@@ -264,7 +271,7 @@ impl<T: Transport> Source<T> {
                 },
                 Some(ProcessChanged) = changed.recv() => self.process_changed().await,
                 () = until(suspended_until) => {
-                    self.suspended_until = None;
+                    self.resume();
                     self.build().await;
                 }
                 () = until(verify_due) => {
@@ -290,10 +297,13 @@ impl<T: Transport> Source<T> {
         self.unanswered = false;
         self.deaf_checks = 0;
         if self.suspended_until.is_some() {
+            self.newest_suspended = self.newest_suspended.max(Some(message.sequence));
             return self.metrics.skip(SkipReason::Suspended, 1);
         }
         let seen = Seen::of(message.sequence, &message.payload);
-        match self.continuity.place(seen) {
+        let place = self.place(seen);
+        self.newest = self.newest.max(Some(seen.sequence));
+        match place {
             Place::Duplicate => return,
             Place::Next => return self.apply_live(&message, seen),
             Place::Restarted if self.is_proved() && self.continuity.is_forgotten(seen) => return,
@@ -312,7 +322,7 @@ impl<T: Transport> Source<T> {
 
     /// What becomes of a message out of order after what was missing was asked for.
     fn place_again(&mut self, message: &Published, seen: Seen, caught_up: bool) {
-        match self.continuity.place(seen) {
+        match self.place(seen) {
             Place::Duplicate => {}
             Place::Next => self.apply_live(message, seen),
             Place::Gap => {
@@ -327,6 +337,7 @@ impl<T: Transport> Source<T> {
             Place::Restarted => {
                 self.restarted();
                 if seen.sequence == 0 {
+                    self.newest = Some(0);
                     self.apply_live(message, seen);
                 } else {
                     // It may be late all the same, and what came after it would be undone.
@@ -336,9 +347,16 @@ impl<T: Transport> Source<T> {
         }
     }
 
+    /// What a live message is. Where nothing is followed any message can be the first, but none that is late.
+    fn place(&self, seen: Seen) -> Place {
+        let is_late = self.continuity.last().is_none() && seen.sequence > 0 && Some(seen.sequence) < self.newest;
+        if is_late { Place::Restarted } else { self.continuity.place(seen) }
+    }
+
     async fn process_changed(&mut self) {
         info!(replica = self.publisher.name, "the engine's process is another one");
-        if self.suspended_until.take().is_some() {
+        if self.suspended_until.is_some() {
+            self.resume();
             self.build().await;
         } else if !self.catch_up(None).await {
             self.give_up("the engine's process is another one");

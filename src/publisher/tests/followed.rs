@@ -74,7 +74,7 @@ fn only_what_is_seen_at_followed_replicas_can_be_published() {
     publisher.report(&update("r", vec![entry("a", 16)]), NOW_MS);
     let slot = publisher.scope(&scope()).unwrap();
     let (reported, _) = publisher.index().members(&scope()).next().unwrap();
-    let replica = publisher.replica_up(member("e"), "").unwrap();
+    let replica = publisher.replica_up(member("e"), "", None).unwrap();
     publisher.take_changes();
     for refused in [
         stored(reported, slot, "b"),

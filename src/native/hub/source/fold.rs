@@ -126,6 +126,13 @@ impl<T: Transport> Source<T> {
         self.give_up("too many event messages are missing");
         self.metrics.suspensions.inc();
         self.suspended_until = Some(Instant::now() + self.events.replay_cooldown);
+        self.newest_suspended = None;
+    }
+
+    /// Messages are applied again. If all that came meanwhile have lower numbers, the engine has started over.
+    pub(super) fn resume(&mut self) {
+        self.suspended_until = None;
+        self.newest = self.newest_suspended.take().or(self.newest);
     }
 
     /// The replica is not there any more.

@@ -73,7 +73,9 @@ impl<T: Transport> Source<T> {
         for _ in 0..MAX_ROUNDS {
             self.metrics.replays.inc();
             let asked_ms = unix_ms();
+            let before = self.continuity.last();
             match self.round(doubt_ends.take(), &mut has_lost).await {
+                Round::Complete if self.falls_short(before) => {}
                 Round::Complete => {
                     self.known(asked_ms);
                     if has_lost {
@@ -95,6 +97,18 @@ impl<T: Transport> Source<T> {
         }
         warn!(replica = self.publisher.name, "replay given up after {MAX_ROUNDS} requests");
         false
+    }
+
+    /// Whether a replay, which brought something since `before`, ended before what came live already: the socket dropped
+    /// answers and not the end. One that brought nothing more is of an engine that has started over.
+    fn falls_short(&mut self, before: Option<Seen>) -> bool {
+        let last = self.continuity.last();
+        let sequence = last.map(|last| last.sequence);
+        let is_short = sequence < self.newest;
+        if is_short && last == before {
+            self.newest = sequence;
+        }
+        is_short && last != before
     }
 
     async fn round(&mut self, doubt_ends: Option<Instant>, has_lost: &mut bool) -> Round {

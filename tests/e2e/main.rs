@@ -15,6 +15,7 @@ mod leadership;
 mod lfu;
 mod policies;
 mod pool;
+mod ranks;
 mod released;
 mod reset_killed;
 mod text;

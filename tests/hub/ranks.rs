@@ -22,7 +22,7 @@ fn free_ports() -> u16 {
 
 async fn hub(events: u16, replay: u16, ranks: u32) -> Hub {
     let yaml = format!(
-        "listen: {{grpc: '127.0.0.1:0', http: '127.0.0.1:0'}}\nheartbeat_ms: 200\nreplicas: [{{id: r0, \
+        "listen: {{grpc: '127.0.0.1:0', http: '127.0.0.1:0'}}\nheartbeat_ms: 200\nevents: {{verify_idle_ms: 300}}\nreplicas: [{{id: r0, \
          address: '127.0.0.1:8000', kv_events: 'tcp://127.0.0.1:{events}', kv_replay: 'tcp://127.0.0.1:{replay}', \
          model: m0, data_parallel_size: {ranks}}}]"
     );
@@ -112,7 +112,7 @@ async fn an_engine_that_loses_doubles_and_skips_batches_and_starts_over_is_follo
     }
     let of = |rank: u32| (0..8).filter(|prompt| prompt % 2 == rank).map(|prompt| prompt * 1_000);
     for rank in [0, 1] {
-        let expected = of(rank).flat_map(|first| keys(first)).collect();
+        let expected = of(rank).flat_map(keys).collect();
         let replica = format!("r0/dp{rank}");
         observer.until("its prompts", |seen| seen.held.get(&replica) == Some(&expected)).await;
     }

@@ -1,6 +1,7 @@
 mod bodies;
 mod codes;
 mod hits;
+mod ranks;
 mod texts;
 mod usage;
 

@@ -110,10 +110,25 @@ impl Followed {
         publisher.scope(&state.base);
         let slot = publisher.replica_up(state.member(), address, state.rank)?;
         state.announced = Some(Announced { slot, address: address.to_owned(), complete: false, reasserted_ms: None });
+        state.is_settled = false;
         state.stats = None;
         // Not a change to publish: the earlier generation ends when this one is complete.
         state.cache.clear(&mut Vec::new(), &mut Tally::default());
         Some(true)
+    }
+
+    /// `replica` is built anew: what is applied from now on is of a new generation, which counts once it is complete. Until
+    /// then the one before it does. None if it was not complete.
+    pub fn renew(&mut self, replica: ReplicaIndex, publisher: &mut Publisher) -> Option<()> {
+        let state = self.replicas.get_mut(&replica)?;
+        let address = state.announced.as_ref().filter(|announced| announced.complete)?.address.clone();
+        let slot = publisher.replica_up(state.member(), &address, state.rank)?;
+        state.announced = Some(Announced { slot, address, complete: false, reasserted_ms: None });
+        if let Some(stats) = state.stats {
+            publisher.publish(Observation::Stats { replica: slot, stats });
+        }
+        state.cache.clear(&mut Vec::new(), &mut Tally::default());
+        Some(())
     }
 
     /// All that `replica` holds has been applied, or can no longer be learned.
@@ -198,11 +213,7 @@ impl Followed {
 
     /// Whether of every replica is known all that can be.
     pub fn is_complete(&self) -> bool {
-        let is_complete = |replica: &Replica| match &replica.announced {
-            Some(announced) => announced.complete,
-            None => replica.is_settled,
-        };
-        self.replicas.values().all(is_complete)
+        self.replicas.values().all(|replica| replica.is_settled)
     }
 
     /// Tokens in a block of the first replica that serves this model under this hash scheme, or else under any.

@@ -238,6 +238,9 @@ mod tests {
             let published = published(&message(&frames)).unwrap();
             assert_eq!((published.sequence, published.payload.as_ref()), (5, &b"p"[..]));
         }
+        for frames in [vec![&b""[..], &[0xFF; 8], b""], vec![b"", b"", &[0xFF; 8], b""]] {
+            assert_eq!(published(&message(&frames)).unwrap().sequence, END_OF_REPLAY);
+        }
         assert!(matches!(published(&message(&[b"", b"short", b"p"])), Err(Fault::Malformed)));
         assert!(matches!(published(&message(&[b"one"])), Err(Fault::Malformed)));
     }

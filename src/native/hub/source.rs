@@ -91,6 +91,8 @@ pub struct Source<T> {
     unanswered: bool,
     /// When a replay last proved that the publisher is the one that was followed.
     proved_at: Option<Instant>,
+    /// Whether what is replayed is of a generation that does not count yet.
+    is_renewed: bool,
     /// Whether what the ring held could not be had on this connection.
     behind: bool,
     /// Checks in a row that found messages which did not come live.
@@ -135,6 +137,7 @@ impl<T: Transport> Source<T> {
             replay_works: false,
             unanswered: false,
             proved_at: None,
+            is_renewed: false,
             behind: false,
             deaf_checks: 0,
             lost_at: None,

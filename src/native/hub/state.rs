@@ -117,6 +117,11 @@ impl HubState {
         self.change_both(|followed, publisher| followed.announce(replica, address, publisher)).unwrap_or(false)
     }
 
+    /// `replica` is built anew: what is applied from now on counts once it is complete.
+    pub fn renew(&self, replica: ReplicaIndex) {
+        self.change_both(|followed, publisher| followed.renew(replica, publisher));
+    }
+
     /// All that `replica` holds has been applied, or can no longer be learned.
     pub fn complete(&self, replica: ReplicaIndex) {
         self.change_both(|followed, publisher| followed.complete(replica, publisher));

@@ -43,6 +43,7 @@ impl<T: Transport> Source<T> {
         }
         let is_whole = self.ask(doubt_ends).await;
         self.transport.end_replay();
+        self.end_renewal(is_whole);
         if is_whole {
             self.replay_works = true;
             self.replay_not_before = None;
@@ -59,13 +60,30 @@ impl<T: Transport> Source<T> {
         is_whole
     }
 
-    /// Builds a replica that nothing is known of from what the ring has. What is left of a replay that fails is not kept:
-    /// it may say that blocks are held which the rest takes back.
+    /// Builds a replica that nothing is known of from what the ring has.
     pub(super) async fn build(&mut self) {
-        if !self.catch_up(None).await {
+        self.renew();
+        let is_built = self.catch_up(None).await;
+        self.end_renewal(is_built);
+    }
+
+    /// What is replayed from here on does not count before all of it is there: what it says to be held may be taken back
+    /// by the rest.
+    fn renew(&mut self) {
+        self.state.renew(self.publisher.index);
+        self.is_renewed = true;
+    }
+
+    /// What was replayed counts, if that is all. Of a replay that failed nothing is kept.
+    fn end_renewal(&mut self, is_whole: bool) {
+        if !std::mem::take(&mut self.is_renewed) {
+            return;
+        }
+        if !is_whole {
             self.give_up("the replay is incomplete");
             self.behind = self.transport.replays();
         }
+        self.state.complete(self.publisher.index);
     }
 
     async fn ask(&mut self, mut doubt_ends: Option<Instant>) -> bool {
@@ -84,7 +102,10 @@ impl<T: Transport> Source<T> {
                     return true;
                 }
                 Round::Partial => {}
-                Round::Disproved => self.restarted(),
+                Round::Disproved => {
+                    self.restarted();
+                    self.renew();
+                }
                 Round::Failed(fault) if self.unanswered => {
                     debug!(replica = self.publisher.name, "replay failed again: {fault}");
                     return false;
@@ -143,6 +164,7 @@ impl<T: Transport> Source<T> {
                 // Right after a message that the ring has: the publisher itself has lost these.
                 Place::Gap => {
                     self.give_up("the engine has lost event messages");
+                    self.renew();
                     *has_lost = true;
                 }
                 Place::Next => {}

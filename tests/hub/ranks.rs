@@ -86,7 +86,10 @@ async fn ask(engine: &FakeEngine, rank: u32, first: u32) {
         .unwrap();
     let client = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new()).build_http();
     let response = client.request(request).await.unwrap();
-    assert_eq!((response.status().as_u16(), &response.headers()["x-data-parallel-rank"]), (200, &rank.to_string()));
+    assert_eq!(
+        (response.status().as_u16(), response.headers()["x-data-parallel-rank"].to_str().unwrap()),
+        (200, &*rank.to_string())
+    );
 }
 
 #[tokio::test]
@@ -110,7 +113,7 @@ async fn an_engine_that_loses_doubles_and_skips_batches_and_starts_over_is_follo
     for prompt in 0..8 {
         ask(&engine, prompt % 2, 1_000 * prompt).await;
     }
-    let of = |rank: u32| (0..8).filter(|prompt| prompt % 2 == rank).map(|prompt| prompt * 1_000);
+    let of = |rank: u32| (0..8).filter(move |prompt| prompt % 2 == rank).map(|prompt| prompt * 1_000);
     for rank in [0, 1] {
         let expected = of(rank).flat_map(keys).collect();
         let replica = format!("r0/dp{rank}");

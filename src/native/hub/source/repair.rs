@@ -41,6 +41,9 @@ impl<T: Transport> Source<T> {
         if self.replay_not_before.is_some_and(|not_before| Instant::now() < not_before) {
             return false;
         }
+        if self.continuity.last().is_none() {
+            self.renew();
+        }
         let is_whole = self.ask(doubt_ends).await;
         self.transport.end_replay();
         self.end_renewal(is_whole);
@@ -62,9 +65,9 @@ impl<T: Transport> Source<T> {
 
     /// Builds a replica that nothing is known of from what the ring has.
     pub(super) async fn build(&mut self) {
-        self.renew();
-        let is_built = self.catch_up(None).await;
-        self.end_renewal(is_built);
+        if !self.catch_up(None).await {
+            self.behind = self.transport.replays();
+        }
     }
 
     /// What is replayed from here on does not count before all of it is there: what it says to be held may be taken back
@@ -81,8 +84,8 @@ impl<T: Transport> Source<T> {
         }
         if !is_whole {
             self.give_up("the replay is incomplete");
-            self.behind = self.transport.replays();
         }
+        self.behind = !is_whole;
         self.state.complete(self.publisher.index);
     }
 

@@ -361,8 +361,12 @@ impl Nesting {
 /// there is none.
 pub(crate) fn plain_length(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks();
-    for (at, word) in words.iter().enumerate() {
-        let special = quotes_escapes_and_controls(u64::from_le_bytes(*word));
+    let special = |word: &[u8; 8]| quotes_escapes_and_controls(u64::from_le_bytes(*word));
+    // Four words at a time, by vectors where there are some.
+    let has_none = |words: &&[[u8; 8]; 4]| words.iter().fold(0, |found, word| found | special(word)) == 0;
+    let first = 4 * words.as_chunks().0.iter().take_while(has_none).count();
+    for (at, word) in words.iter().enumerate().skip(first) {
+        let special = special(word);
         if special != 0 {
             return 8 * at + special.trailing_zeros() as usize / 8;
         }

@@ -37,6 +37,8 @@ pub struct InvalidJson {
 struct Reader<'a> {
     text: &'a str,
     at: usize,
+    /// The string that was read last, if it has escapes.
+    unescaped: String,
     /// Values that may still come.
     left: usize,
 }
@@ -54,7 +56,7 @@ pub fn parse_json(bytes: &[u8]) -> Result<Value, InvalidJson> {
 pub(super) fn parse_json_of(bytes: &[u8], most: usize) -> Result<Value, InvalidJson> {
     let text =
         std::str::from_utf8(bytes).map_err(|error| InvalidJson { at: error.valid_up_to(), expected: "UTF-8" })?;
-    let mut reader = Reader { text, at: 0, left: most };
+    let mut reader = Reader { text, at: 0, unescaped: String::new(), left: most };
     let value = reader.value(0)?;
     reader.skip_space();
     if reader.at < text.len() {
@@ -89,7 +91,7 @@ impl std::error::Error for InvalidJson {}
 
 // === impl Reader ===
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     fn value(&mut self, depth: usize) -> Result<Value, InvalidJson> {
         if depth > MAX_DEPTH {
             return Err(self.invalid(TOO_DEEP));
@@ -97,7 +99,7 @@ impl Reader<'_> {
         self.left = self.left.checked_sub(1).ok_or(self.invalid(TOO_MANY))?;
         self.skip_space();
         match self.peek() {
-            Some(b'"') => self.string().map(Value::from),
+            Some(b'"') => self.string(),
             Some(b'{') => self.object(depth),
             Some(b'[') => self.array(depth),
             Some(b'-' | b'0'..=b'9') => self.number(),
@@ -117,7 +119,7 @@ impl Reader<'_> {
             if self.peek() != Some(b'"') {
                 return Err(self.invalid("a key"));
             }
-            let key = Value::from(self.string()?);
+            let key = self.string()?;
             self.skip_space();
             self.expect(b':', "a colon")?;
             pairs.push((key, self.value(depth + 1)?));
@@ -199,24 +201,31 @@ impl Reader<'_> {
     }
 
     /// Reads a string, the opening quote of which is next.
-    fn string(&mut self) -> Result<String, InvalidJson> {
+    fn string(&mut self) -> Result<Value, InvalidJson> {
         self.at += 1;
-        let mut out = String::new();
+        let plain = self.plain();
+        if self.taken(b'"') {
+            return Ok(Value::from(plain));
+        }
+        let mut out = std::mem::take(&mut self.unescaped);
+        out.clear();
+        out.push_str(plain);
         loop {
-            let plain = plain_length(self.rest().as_bytes());
-            out.push_str(self.rest().get(..plain).unwrap_or_default());
-            self.at += plain;
             if self.at == self.text.len() {
                 return Err(self.invalid("a closing quote"));
-            }
-            if self.taken(b'"') {
-                return Ok(out);
             }
             if !self.taken(b'\\') {
                 return Err(self.invalid("no control character"));
             }
             out.push(self.escaped()?);
+            out.push_str(self.plain());
+            if self.taken(b'"') {
+                break;
+            }
         }
+        let value = Value::from(out.as_str());
+        self.unescaped = out;
+        Ok(value)
     }
 
     /// Reads what follows a backslash.
@@ -287,7 +296,14 @@ impl Reader<'_> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn rest(&self) -> &str {
+    /// Passes what stands for itself in a string.
+    fn plain(&mut self) -> &'a str {
+        let start = self.at;
+        self.at += plain_length(self.rest().as_bytes());
+        self.text.get(start..self.at).unwrap_or_default()
+    }
+
+    fn rest(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or_default()
     }
 

@@ -176,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn the_readmes_example_is_taken() {
-        let readme = include_str!("../../../../README.md");
-        let (_, example) = readme.split_once("# policies/search.yaml\n").unwrap();
+    fn the_documented_example_is_taken() {
+        let page = include_str!("../../../../docs/hub.md");
+        let (_, example) = page.split_once("# policies/search.yaml\n").unwrap();
         let (example, _) = example.split_once("```").unwrap();
         let policies = read_file("search.yaml", example.as_bytes()).unwrap();
         assert_eq!(policies[0].tenant_id.as_deref(), Some("search"));

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use warmroute::fingerprint::BlockSize;
 use warmroute::native::fake::{Engine as FakeEngine, EngineOptions, Timing};
 use warmroute::native::hub::{Hub, HubConfig};
 
@@ -73,7 +74,7 @@ async fn an_engine_with_one_rank_may_state_any() {
     hub.shutdown().await;
 }
 
-/// A prompt of two blocks of 16 tokens.
+/// A prompt of 32 tokens.
 async fn ask(engine: &FakeEngine, rank: u32, first: u32) {
     let prompt: Vec<u32> = (first..first + 32).collect();
     let body = serde_json::json!({"model": "m0", "prompt": prompt, "max_tokens": 1}).to_string();
@@ -101,6 +102,7 @@ async fn an_engine_that_loses_doubles_and_skips_batches_and_starts_over_is_follo
         model: "m0".to_owned(),
         data_parallel_size: 2,
         blocks: NonZeroUsize::new(64).unwrap(),
+        block_size: BlockSize::try_new(BLOCK as u64).unwrap(),
         timing: Timing { base_ttft_us: 0, prefill_us_per_token: 1, decode_us_per_token: 0 },
         ..EngineOptions::default()
     };
@@ -115,7 +117,7 @@ async fn an_engine_that_loses_doubles_and_skips_batches_and_starts_over_is_follo
     }
     let of = |rank: u32| (0..8).filter(move |prompt| prompt % 2 == rank).map(|prompt| prompt * 1_000);
     for rank in [0, 1] {
-        let expected = of(rank).flat_map(keys).collect();
+        let expected = of(rank).flat_map(|first| keys_of(&tokens(first..first + 32))).collect();
         let replica = format!("r0/dp{rank}");
         observer.until("its prompts", |seen| seen.held.get(&replica) == Some(&expected)).await;
     }
@@ -125,15 +127,9 @@ async fn an_engine_that_loses_doubles_and_skips_batches_and_starts_over_is_follo
         .unwrap();
     assert_eq!(client.request(request).await.unwrap().status().as_u16(), 200);
     ask(&engine, 1, 50_000).await;
-    let expected = keys(50_000).into_iter().collect();
+    let expected = keys_of(&tokens(50_000..50_032));
     observer.until("the new life of rank 1", |seen| seen.held["r0/dp1"] == expected).await;
     observer.until("nothing at rank 0", |seen| seen.held["r0/dp0"].is_empty()).await;
     tokio::time::timeout(Duration::from_secs(10), hub.shutdown()).await.unwrap();
     engine.shutdown().await;
-}
-
-fn keys(first: u32) -> Vec<warmroute::observation::BlockKey> {
-    let token_ids: Vec<u32> = (first..first + 32).collect();
-    let block_size = warmroute::fingerprint::BlockSize::try_new(16).unwrap();
-    warmroute::fingerprint::prefix_hashes(&token_ids, block_size, None).map(Into::into).collect()
 }

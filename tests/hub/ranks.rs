@@ -7,8 +7,7 @@ use warmroute::fingerprint::BlockSize;
 use warmroute::native::fake::{Engine as FakeEngine, EngineOptions, Timing};
 use warmroute::native::hub::{Hub, HubConfig};
 
-use crate::hub_support::{Engine, Framing};
-use crate::hub_support::{Observer, free_port, get, removed, stored, tokens};
+use crate::hub_support::{BLOCK, Engine, Framing, Observer, free_port, get, keys_of, removed, stored, tokens};
 
 /// Two ports in a row that are free for now.
 fn free_ports() -> u16 {

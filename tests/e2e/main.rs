@@ -17,7 +17,9 @@ mod policies;
 mod pool;
 mod ranks;
 mod released;
+
 mod reset_killed;
+mod samples;
 mod text;
 mod trust;
 mod usage;

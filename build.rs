@@ -23,7 +23,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn services() -> Result<(), Box<dyn Error>> {
     let mut compiler = protox::Compiler::new(["proto"])?;
     compiler.include_imports(true).include_source_info(true);
-    compiler.open_files(["warmroute/v1/observation.proto", "inferencecache/v1alpha1/inferencecache.proto"])?;
+    compiler.open_files([
+        "warmroute/v1/observation.proto",
+        "inferencecache/v1alpha1/inferencecache.proto",
+        "smg/kv_events.proto",
+    ])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
     tonic_prost_build::configure()

@@ -140,7 +140,15 @@ fn loaded(state: &State) -> Index {
     index.apply(1, Observation::Scope { slot: SCOPE, scope });
     for number in 0..REPLICAS {
         let (replica, member) = (ReplicaSlot(number), Member::new(TENANT, "m", format!("r{number}")));
-        index.apply(1, Observation::ReplicaUp { replica, member, address: format!("10.0.0.{number}:80") });
+        index.apply(
+            1,
+            Observation::ReplicaUp {
+                replica,
+                member,
+                address: format!("10.0.0.{number}:80"),
+                data_parallel_rank: None,
+            },
+        );
         index.apply(1, Observation::ReplicaComplete { replica });
     }
     for (number, Event { request, from, replica }) in state.events.iter().enumerate() {

@@ -154,6 +154,8 @@ pub enum Observation {
         member: Member,
         /// Where Envoy reaches it: `ip:port`, IPv6 in brackets; empty if that is not known.
         address: String,
+        /// The rank of data parallelism that it is, where the engine at the address has several.
+        data_parallel_rank: Option<u32>,
     },
     /// All that the replica holds has been reported: it counts now, and an older generation no longer does.
     ReplicaComplete {

@@ -188,12 +188,13 @@ fn fact_to_proto(observation: &Observation) -> v1::Fact {
             adapter_id: scope.adapter_id.clone(),
         }),
         Observation::ScopeGone { slot } => Kind::ScopeGone(v1::ScopeGone { scope: slot.0 }),
-        Observation::ReplicaUp { replica, member, address } => Kind::ReplicaUp(v1::ReplicaUp {
+        Observation::ReplicaUp { replica, member, address, data_parallel_rank } => Kind::ReplicaUp(v1::ReplicaUp {
             replica: replica.0,
             replica_id: member.replica_id.clone(),
             address: address.clone(),
             tenant_id: member.tenant_id.clone(),
             model_id: member.model_id.clone(),
+            data_parallel_rank: *data_parallel_rank,
         }),
         Observation::ReplicaComplete { replica } => Kind::ReplicaComplete(v1::ReplicaComplete { replica: replica.0 }),
         Observation::ReplicaGone { replica } => Kind::ReplicaGone(v1::ReplicaGone { replica: replica.0 }),
@@ -255,7 +256,12 @@ pub fn fact_from_proto(fact: v1::Fact) -> Result<Observation, Malformed> {
                 return Err(Malformed::Field { field: "replica_id", problem: "is empty" });
             }
             let member = Member { tenant_id: up.tenant_id, model_id: up.model_id, replica_id: up.replica_id };
-            Observation::ReplicaUp { replica: ReplicaSlot(up.replica), member, address: up.address }
+            Observation::ReplicaUp {
+                replica: ReplicaSlot(up.replica),
+                member,
+                address: up.address,
+                data_parallel_rank: up.data_parallel_rank,
+            }
         }
         Kind::ReplicaComplete(complete) => Observation::ReplicaComplete { replica: ReplicaSlot(complete.replica) },
         Kind::ReplicaGone(gone) => Observation::ReplicaGone { replica: ReplicaSlot(gone.replica) },

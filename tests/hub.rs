@@ -18,12 +18,17 @@ mod name_server;
 #[cfg(test)]
 #[path = "hub/operations.rs"]
 mod operations;
+#[path = "hub/ranks.rs"]
+mod ranks;
 #[cfg(test)]
 #[path = "hub/reassertions.rs"]
 mod reassertions;
 #[cfg(test)]
 #[path = "hub/runs.rs"]
 mod runs;
+#[cfg(test)]
+#[path = "hub/streams.rs"]
+mod streams;
 
 use std::time::{Duration, Instant};
 

@@ -544,7 +544,12 @@ impl Storyteller {
             1 => Member::new("t", "n", format!("n{name}")),
             _ => Member::new("t", "m", format!("r{name}")),
         };
-        let up = Observation::ReplicaUp { replica, member, address: format!("10.0.0.{name}:{}", 8000 + replica.0) };
+        let up = Observation::ReplicaUp {
+            replica,
+            member,
+            address: format!("10.0.0.{name}:{}", 8000 + replica.0),
+            data_parallel_rank: None,
+        };
         out.push(Operation::Observe(up));
         if self.random.below(4) > 0 {
             out.push(Operation::Observe(Observation::ReplicaComplete { replica }));

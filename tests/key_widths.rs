@@ -100,7 +100,10 @@ fn index() -> Index {
     }
     for number in 1..=3 {
         let (replica, member) = (ReplicaSlot(number), Member::new("t", "m", format!("r{number}")));
-        index.apply(1, Observation::ReplicaUp { replica, member, address: "10.0.0.1:80".into() });
+        index.apply(
+            1,
+            Observation::ReplicaUp { replica, member, address: "10.0.0.1:80".into(), data_parallel_rank: None },
+        );
         index.apply(1, Observation::ReplicaComplete { replica });
     }
     index

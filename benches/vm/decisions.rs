@@ -201,7 +201,7 @@ impl Loading {
             let address = format!("10.0.{}.{}:8000", number / 256, number % 256);
             let pressure = (number % 16) as f32 / 16.0;
             let stats = ReplicaStats { pressure, hit_rate: 0.5, reported_ms: START_MS };
-            self.apply(Observation::ReplicaUp { replica, member: member(number), address });
+            self.apply(Observation::ReplicaUp { replica, member: member(number), address, data_parallel_rank: None });
             self.apply(Observation::Stats { replica, stats });
             self.apply(Observation::ReplicaComplete { replica });
         }

@@ -52,6 +52,8 @@ pub const MAX_ENDPOINTS: u64 = 5;
 pub const MAX_ENDPOINTS_RANGE: RangeInclusive<u64> = 1..=64;
 /// `output.response_headers`: whether the decision is also written on the response.
 pub const RESPONSE_HEADERS: bool = false;
+/// `output.data_parallel_rank_header`: whether a request to an engine with several ranks names the best of them.
+pub const DATA_PARALLEL_RANK_HEADER: bool = false;
 
 /// `stale_after_ms`: without a heartbeat for this long, the index is stale.
 pub const STALE_AFTER_MS: u64 = 10_000;

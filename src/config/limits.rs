@@ -12,6 +12,8 @@ pub struct Output {
     pub max_endpoints: usize,
     /// Whether the decision is also written on the response.
     pub response_headers: bool,
+    /// Whether the engine is told the rank of data parallelism that is best.
+    pub data_parallel_rank_header: bool,
 }
 
 /// When the index is stale.
@@ -78,6 +80,11 @@ impl Output {
         let output = Output {
             max_endpoints: size(section.integer("max_endpoints", range, default, problems)),
             response_headers: section.boolean("response_headers", defaults::RESPONSE_HEADERS, problems),
+            data_parallel_rank_header: section.boolean(
+                "data_parallel_rank_header",
+                defaults::DATA_PARALLEL_RANK_HEADER,
+                problems,
+            ),
         };
         section.finish(problems);
         output

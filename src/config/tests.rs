@@ -52,7 +52,7 @@ fn the_smallest_configuration_has_the_defaults() {
             ranking: Ranking::default(),
             utc_offset_minutes: 0,
             read_usage: true,
-            output: Output { max_endpoints: 5, response_headers: false },
+            output: Output { max_endpoints: 5, response_headers: false, data_parallel_rank_header: false },
             freshness: Freshness { stale_after_ms: 10_000, when_stale: WhenStale::NoHint },
             limits: Limits {
                 tick_ms: 100,
@@ -105,7 +105,7 @@ fn every_field_is_read() {
             "distinguishing": {"denominator": "serving"},
             "shared_prefix": "least_pressure",
             "require_chain": "derived",
-            "output": {"max_endpoints": 2, "response_headers": true},
+            "output": {"max_endpoints": 2, "response_headers": true, "data_parallel_rank_header": true},
             "stale_after_ms": 3000,
             "when_stale": "serve",
             "quotas": {"t": 200000, "w": 0},
@@ -164,7 +164,7 @@ fn every_field_is_read() {
     );
     let (base, adapter_id) = config.adapter("sql").unwrap();
     assert_eq!((base.model_id.as_str(), adapter_id), ("n", "7"));
-    assert_eq!(config.output, Output { max_endpoints: 2, response_headers: true });
+    assert_eq!(config.output, Output { max_endpoints: 2, response_headers: true, data_parallel_rank_header: true });
     assert_eq!(config.freshness, Freshness { stale_after_ms: 3000, when_stale: WhenStale::Serve });
     assert_eq!(config.quotas, BTreeMap::from([("t".to_owned(), 200_000), ("w".to_owned(), 0)]));
     let limits = &config.limits;

@@ -117,6 +117,9 @@ impl Exchange {
         let Some(router) = router else {
             return self.send(host, Decided::other(Detail::NotConfigured));
         };
+        if router.config.output.data_parallel_rank_header {
+            host.remove_request_header(names::DATA_PARALLEL_RANK);
+        }
         let Some(headers) = headers else {
             return self.send(host, Decided::other(Detail::Unreadable));
         };

@@ -123,10 +123,17 @@ enum PublishedScope {
 struct Published {
     slot: ReplicaSlot,
     member: Member,
-    address: String,
+    reached: Reached,
     stats: Option<ReplicaStats>,
     /// A newer generation of the same replica was announced: this one ends when that is complete.
     superseded: bool,
+}
+
+/// Where Envoy reaches a replica.
+#[derive(Clone, Debug)]
+struct Reached {
+    address: String,
+    data_parallel_rank: Option<u32>,
 }
 
 // === impl Ingest ===
@@ -348,8 +355,8 @@ impl Ingest {
         match observation {
             Observation::Scope { slot: published, scope } => self.scope(published, scope, out),
             Observation::ScopeGone { slot } => self.scope_gone(slot),
-            Observation::ReplicaUp { replica: published, member, address } => {
-                self.replica_up(published, member, address, None, now_ms, out);
+            Observation::ReplicaUp { replica: published, member, address, data_parallel_rank } => {
+                self.replica_up(published, member, Reached { address, data_parallel_rank }, None, now_ms, out);
             }
             Observation::ReplicaComplete { replica } => {
                 out.push(Observation::ReplicaComplete { replica: self.known(replica)?.slot });
@@ -359,9 +366,9 @@ impl Ingest {
                 out.push(Observation::ReplicaGone { replica: published.slot });
             }
             Observation::Cleared { replica: published } => {
-                let Published { member, address, stats, .. } =
+                let Published { member, reached, stats, .. } =
                     self.replicas.remove(&published).ok_or(Violation::UnknownNumber)?;
-                let replica = self.replica_up(published, member, address, stats, now_ms, out);
+                let replica = self.replica_up(published, member, reached, stats, now_ms, out);
                 out.push(Observation::ReplicaComplete { replica });
             }
             Observation::Stats { replica, stats } => {
@@ -460,21 +467,22 @@ impl Ingest {
         &mut self,
         published: ReplicaSlot,
         member: Member,
-        address: String,
+        reached: Reached,
         stats: Option<ReplicaStats>,
         now_ms: u64,
         out: &mut Vec<Observation>,
     ) -> ReplicaSlot {
         let replica = ReplicaSlot(self.next_replica);
         self.next_replica = self.next_replica.wrapping_add(1);
-        out.push(Observation::ReplicaUp { replica, member: member.clone(), address: address.clone() });
+        let Reached { address, data_parallel_rank } = reached.clone();
+        out.push(Observation::ReplicaUp { replica, member: member.clone(), address, data_parallel_rank });
         out.push(Observation::PublishedReplica { replica, published });
         out.extend(stats.map(|stats| Observation::Stats { replica, stats }));
         for older in self.replicas.values_mut().filter(|older| older.member == member) {
             older.superseded = true;
             self.replaced.entry(older.slot).or_insert(now_ms);
         }
-        self.replicas.insert(published, Published { slot: replica, member, address, stats, superseded: false });
+        self.replicas.insert(published, Published { slot: replica, member, reached, stats, superseded: false });
         replica
     }
 
@@ -509,7 +517,7 @@ impl Published {
         Some(Published {
             slot,
             member: replica.member.clone(),
-            address: replica.address.to_string(),
+            reached: Reached { address: replica.address.to_string(), data_parallel_rank: replica.data_parallel_rank },
             stats: replica.stats,
             superseded: false,
         })

@@ -175,7 +175,15 @@ mod tests {
             Scope { tenant_id: "t".into(), model_id: "m".into(), hash_scheme: "s".into(), adapter_id: String::new() };
         index.apply(1, Observation::Scope { slot: ScopeSlot(1), scope });
         let member = Member::new("t", "m", "a");
-        index.apply(1, Observation::ReplicaUp { replica: ReplicaSlot(1), member, address: String::new() });
+        index.apply(
+            1,
+            Observation::ReplicaUp {
+                replica: ReplicaSlot(1),
+                member,
+                address: String::new(),
+                data_parallel_rank: None,
+            },
+        );
         index.apply(1, Observation::ReplicaComplete { replica: ReplicaSlot(1) });
         index
     }

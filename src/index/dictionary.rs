@@ -31,6 +31,8 @@ pub struct Replica {
     pub replica_id: Arc<str>,
     /// `ip:port` as Envoy knows it.
     pub address: Arc<str>,
+    /// The rank of data parallelism that it is, where the engine at the address has several.
+    pub data_parallel_rank: Option<u32>,
     /// Whether it counts.
     pub standing: Standing,
     /// Its load, if it reported any.
@@ -84,7 +86,9 @@ impl Dictionary {
         match observation {
             Observation::Scope { slot, scope } => self.add_scope(*slot, scope),
             Observation::ScopeGone { slot } => self.remove_scope(*slot),
-            Observation::ReplicaUp { replica, member, address } => return self.up(*replica, member, address),
+            Observation::ReplicaUp { replica, member, address, data_parallel_rank } => {
+                return self.up(*replica, member, address, *data_parallel_rank);
+            }
             Observation::ReplicaComplete { replica } => return self.complete(*replica),
             Observation::ReplicaGone { replica } => return self.gone(*replica),
             Observation::Stats { replica, stats } => {

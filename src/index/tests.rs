@@ -12,7 +12,12 @@ fn scope() -> Scope {
 fn up(replica: u32, replica_id: &str) -> [Observation; 2] {
     let replica = ReplicaSlot(replica);
     [
-        Observation::ReplicaUp { replica, member: Member::new("t", "m", replica_id), address: "10.0.0.1:80".into() },
+        Observation::ReplicaUp {
+            replica,
+            member: Member::new("t", "m", replica_id),
+            address: "10.0.0.1:80".into(),
+            data_parallel_rank: None,
+        },
         Observation::ReplicaComplete { replica },
     ]
 }

@@ -28,7 +28,7 @@ impl Publisher {
 
     /// Makes a new generation with what the old one holds.
     fn move_to(&mut self, member: &Member, old: &ReplicaName, address: &str) -> Option<ReplicaSlot> {
-        let slot = self.announce(member.clone(), address)?;
+        let slot = self.announce(member.clone(), address, None)?;
         let new = ReplicaName { replica_id: Arc::clone(&old.replica_id), slot };
         self.entries.reported.insert(slot);
         for (scope, key, holder) in self.holdings(old) {

@@ -7,10 +7,11 @@ use crate::observation::{Member, Observation, ReplicaSlot, Stored};
 
 impl Publisher {
     /// A new generation of a replica that is followed from now on: what producers reported of it is gone, and what they
-    /// report is left out until it is gone itself. None if the numbers have run out.
-    pub fn replica_up(&mut self, member: Member, address: &str) -> Option<ReplicaSlot> {
+    /// report is left out until it is gone itself. `rank` is that of data parallelism, where several are at the address. None
+    /// if the numbers have run out.
+    pub fn replica_up(&mut self, member: Member, address: &str, rank: Option<u32>) -> Option<ReplicaSlot> {
         self.forget(&member);
-        self.announce(member, address)
+        self.announce(member, address, rank)
     }
 
     /// What is seen at a followed replica, under the numbers given here. False if it was not taken in: the number is
@@ -44,10 +45,10 @@ impl Publisher {
     }
 
     /// Announces a new generation.
-    pub(super) fn announce(&mut self, member: Member, address: &str) -> Option<ReplicaSlot> {
+    pub(super) fn announce(&mut self, member: Member, address: &str, rank: Option<u32>) -> Option<ReplicaSlot> {
         self.last_replica = self.last_replica.checked_add(1)?;
         let replica = ReplicaSlot(self.last_replica);
-        self.commit(Observation::ReplicaUp { replica, member, address: address.to_owned() });
+        self.commit(Observation::ReplicaUp { replica, member, address: address.to_owned(), data_parallel_rank: rank });
         Some(replica)
     }
 

@@ -194,7 +194,7 @@ impl Publisher {
             return None;
         }
         let address = self.addresses.get(member).cloned().unwrap_or_default();
-        let slot = self.announce(member.clone(), &address)?;
+        let slot = self.announce(member.clone(), &address, None)?;
         // A producer adds to what it said before; there is no point at which it has said all.
         self.commit(Observation::ReplicaComplete { replica: slot });
         self.entries.reported.insert(slot);

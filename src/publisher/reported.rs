@@ -28,7 +28,7 @@ impl Publisher {
         let mut observations = Vec::new();
         for (replica, known) in &replicas {
             let (member, address) = (known.member.clone(), known.address.to_string());
-            observations.push(Observation::ReplicaUp { replica: *replica, member, address });
+            observations.push(Observation::ReplicaUp { replica: *replica, member, address, data_parallel_rank: None });
             observations.extend(known.stats.map(|stats| Observation::Stats { replica: *replica, stats }));
         }
         observations.extend(self.index.observations_of(|slot| self.entries.reported.contains(&slot)));

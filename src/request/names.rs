@@ -29,6 +29,10 @@ pub const REPLICA_ID: &str = "x-inferencecache-replica-id";
 /// Tokens of the prompt that the best replica holds.
 pub const MATCHED_TOKENS: &str = "x-inferencecache-matched-tokens";
 
+/// The rank of data parallelism that an engine is to serve a request with: the header that vLLM reads. A client's own is
+/// removed only where the filter is told to write it.
+pub const DATA_PARALLEL_RANK: &str = "x-data-parallel-rank";
+
 /// The key of the whole prefix, in hex.
 pub const PREFIX_HASH: &str = "x-inferencecache-prefix-hash";
 /// Tokens that the prefix hash covers.

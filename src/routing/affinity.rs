@@ -47,6 +47,7 @@ pub fn pick(question: &Question) -> Option<RankedReplica> {
         matched_blocks: 0,
         hit_probability: 0.0,
         tier: Tier::Unspecified,
+        data_parallel_rank: replica.data_parallel_rank,
     })
 }
 

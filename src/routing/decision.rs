@@ -8,6 +8,11 @@
 //! 3. `UNKNOWN_*`: nobody holds it, since nothing is known of its tenant, model or hash scheme at all;
 //! 4. `AFFINITY_HINT`: whatever else went wrong, equal prompts may as well meet on one replica;
 //! 5. `NO_HINT`.
+//!
+//! A rank of data parallelism is a replica like any other, with the address of its engine: it has a cache of its own. So
+//! what it holds and its pressure are its own; affinity hashes over ranks, so that an engine with several gets as many
+//! shares of the prompts as it has caches; and a block that each rank of one engine holds tells replicas apart as little as
+//! one that as many engines hold. Whoever sends a request names each address once, with the best rank there.
 
 use std::sync::Arc;
 
@@ -38,6 +43,8 @@ pub struct RankedReplica {
     pub replica_id: Arc<str>,
     /// `ip:port` as Envoy knows it; empty if it is not known.
     pub address: Arc<str>,
+    /// The rank of data parallelism that it is, where the engine at the address has several.
+    pub data_parallel_rank: Option<u32>,
     /// The product of the factors; 0 for an affinity hint.
     pub score: f32,
     /// Tokens of the leading run it holds; 0 without a match.

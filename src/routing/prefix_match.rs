@@ -98,6 +98,7 @@ fn scored(question: &Question, run: &LeadingRun, replica: &Replica, power: f32) 
         matched_blocks: run.blocks,
         hit_probability: freshness,
         tier: run.tier,
+        data_parallel_rank: replica.data_parallel_rank,
     }
 }
 

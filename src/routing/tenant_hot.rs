@@ -44,5 +44,6 @@ fn warm(question: &Question, slot: ReplicaSlot, replica: &Replica) -> Option<Ran
         matched_blocks: 0,
         hit_probability: stats.hit_rate.clamp(0.0, 1.0),
         tier: Tier::Unspecified,
+        data_parallel_rank: replica.data_parallel_rank,
     })
 }

@@ -23,6 +23,7 @@ fn every_fact_survives_the_wire() {
             replica: ReplicaSlot(1),
             member: Member::new("t", "m", "r"),
             address: "10.0.0.1:8000".into(),
+            data_parallel_rank: None,
         },
         Observation::Policy {
             tenant_id: Some("t".into()),

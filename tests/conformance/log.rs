@@ -416,6 +416,7 @@ fn matched(replica: ReplicaSlot) -> RankedReplica {
         matched_blocks: 1,
         hit_probability: 0.0,
         tier: Tier::T1,
+        data_parallel_rank: None,
     }
 }
 

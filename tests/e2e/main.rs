@@ -17,6 +17,7 @@ mod lfu;
 mod policies;
 mod pool;
 mod producer;
+mod ranks;
 mod released;
 
 mod reset_killed;

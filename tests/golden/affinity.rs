@@ -62,7 +62,7 @@ fn index(replica_ids: &[String]) -> Index {
         let replica = ReplicaSlot(at as u32 + 1);
         let blocks = vec![StoredBlock { key: BlockKey::Hash64(0), token_count: 16 }];
         let member = Member::new("t", "m", replica_id);
-        index.apply(1, Observation::ReplicaUp { replica, member, address: String::new() });
+        index.apply(1, Observation::ReplicaUp { replica, member, address: String::new(), data_parallel_rank: None });
         index.apply(1, Observation::ReplicaComplete { replica });
         let (scope, tier, last_seen_ms) = (ScopeSlot(1), Tier::T1, NOW_MS);
         index.apply(1, Observation::Stored(Stored { replica, scope, tier, last_seen_ms, blocks, ..Stored::default() }));

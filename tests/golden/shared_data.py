@@ -84,9 +84,10 @@ def scope(slot, tenant_id, model_id, hash_scheme, adapter_id):
     return record(SCOPE, number(1, slot), *(data(field, text) for field, text in enumerate(texts, 2)))
 
 
-def replica_up(replica, replica_id, address, tenant_id, model_id):
+def replica_up(replica, replica_id, address, tenant_id, model_id, rank=None):
     texts = [replica_id, address, tenant_id, model_id]
-    return record(REPLICA_UP, number(1, replica), *(data(field, text) for field, text in enumerate(texts, 2)))
+    rank = b"" if rank is None else present(6, rank)
+    return record(REPLICA_UP, number(1, replica), *(data(field, text) for field, text in enumerate(texts, 2)), rank)
 
 
 def stored(replica, scope, tier, last_seen_ms, listed, token_counts, parent=b"", chained=False, page=0, count=None):
@@ -174,6 +175,7 @@ SEGMENT = value(
     ("PublishedScope", published(PUBLISHED_SCOPE, 3, 12)),
     ("ReplicaUp", replica_up(40, "r-1", "10.0.0.1:8000", "t", "m")),
     ("PublishedReplica", published(PUBLISHED_REPLICA, 40, 5)),
+    ("ReplicaUp, rank 3 of several", replica_up(43, "r-3/dp3", "10.0.0.3:8000", "t", "m", 3)),
     ("Stats", stats(40, 0.25, 0.5, 1_700_000_000_000)),
     ("Stored, chained", stored(40, 3, 1, 1_700_000_000_001, [key(1), key(2)], [16, 32], key(7), True, 300)),
     ("Stored, wide keys", stored(40, 3, 2, 5, [WIDE], [200])),
@@ -207,6 +209,7 @@ DICTIONARY = value(
     ("Reasserted", record(REASSERTED, number(1, 40), number(2, 9))),
     ("ReplicaComplete", record(REPLICA_COMPLETE, number(1, 40))),
     ("ReplicaUp, still arriving", replica_up(41, "r-2", "", "u", "m")),
+    ("ReplicaUp, rank 0 of several", replica_up(44, "r-4/dp0", "10.0.0.4:8000", "t", "m", 0)),
     ("Policy", policy("u", 0, 60_000, (0, 0), 0.0, 0, [True, False, True, True])),
     ("ModelVersion", model("m", DIGEST, LENGTH)),
     ("ModelVersion, one byte", model("n", DIGEST[::-1], 1)),

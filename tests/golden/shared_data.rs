@@ -101,8 +101,14 @@ fn every_kind() -> Vec<Observation> {
     vec![
         Observation::Scope { slot: scope, scope: named("t", "vllm", "lora") },
         Observation::PublishedScope { slot: scope, published: ScopeSlot(12) },
-        Observation::ReplicaUp { replica, member: Member::new("t", "m", "r-1"), address: "10.0.0.1:8000".into() },
+        Observation::ReplicaUp {
+            replica,
+            member: Member::new("t", "m", "r-1"),
+            address: "10.0.0.1:8000".into(),
+            data_parallel_rank: None,
+        },
         Observation::PublishedReplica { replica, published: ReplicaSlot(5) },
+        rank(43, "r-3/dp3", "10.0.0.3:8000", 3),
         Observation::Stats { replica, stats },
         Observation::Stored(chained),
         Observation::Stored(wide_keys),
@@ -161,12 +167,18 @@ fn dictionary() -> Page {
         Observation::Scope { slot: scope, scope: named("t", "vllm", "") },
         Observation::PublishedScope { slot: scope, published: ScopeSlot(12) },
         Observation::Scope { slot: ScopeSlot(4), scope: named("u", "sglang", "") },
-        Observation::ReplicaUp { replica, member, address: "[fd00::1]:8000".into() },
+        Observation::ReplicaUp { replica, member, address: "[fd00::1]:8000".into(), data_parallel_rank: None },
         Observation::PublishedReplica { replica, published: ReplicaSlot(5) },
         Observation::Stats { replica, stats },
         Observation::Reasserted { replica, at_ms: 9 },
         Observation::ReplicaComplete { replica },
-        Observation::ReplicaUp { replica: ReplicaSlot(41), member: arriving, address: String::new() },
+        Observation::ReplicaUp {
+            replica: ReplicaSlot(41),
+            member: arriving,
+            address: String::new(),
+            data_parallel_rank: None,
+        },
+        rank(44, "r-4/dp0", "10.0.0.4:8000", 0),
         Observation::Policy { tenant_id: Some("u".into()), policy },
         Observation::Model { model_id: "m".into(), version: version() },
         Observation::Model { model_id: "n".into(), version: one_byte() },
@@ -237,6 +249,11 @@ fn named(tenant_id: &str, hash_scheme: &str, adapter_id: &str) -> Scope {
 }
 
 /// Last seen at 5.
+fn rank(number: u32, replica_id: &str, address: &str, rank: u32) -> Observation {
+    let (replica, member) = (ReplicaSlot(number), Member::new("t", "m", replica_id));
+    Observation::ReplicaUp { replica, member, address: address.into(), data_parallel_rank: Some(rank) }
+}
+
 fn stored(replica: u32, scope: u32, tier: Tier, blocks: &[(BlockKey, u32)]) -> Stored {
     let blocks = blocks.iter().cloned().map(|(key, token_count)| StoredBlock { key, token_count }).collect();
     let (replica, scope) = (ReplicaSlot(replica), ScopeSlot(scope));

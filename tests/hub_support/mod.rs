@@ -44,6 +44,8 @@ pub struct Engine {
     pub events_port: u16,
     pub replay_port: u16,
     pub next: u64,
+    /// The rank that batches state.
+    pub rank: u64,
 }
 
 /// Free for now.
@@ -111,7 +113,7 @@ impl Engine {
         }
         let answers = Arc::new(AtomicUsize::new(usize::MAX));
         let router = tokio::spawn(answer_replays(router, Arc::clone(&ring), framing, Arc::clone(&answers)));
-        Engine { publisher, router: Some(router), ring, answers, events_port, replay_port, next: 0 }
+        Engine { publisher, router: Some(router), ring, answers, events_port, replay_port, next: 0, rank: 0 }
     }
 
     /// Ends as a process does: connections close, nothing is said.
@@ -160,7 +162,7 @@ impl Engine {
 
     fn record(&mut self, events: Vec<Value>) -> Bytes {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
-        let batch = Value::Array(vec![now.into(), Value::Array(events), 0.into()]);
+        let batch = Value::Array(vec![now.into(), Value::Array(events), self.rank.into()]);
         let mut payload = Vec::new();
         rmpv::encode::write_value(&mut payload, &batch).unwrap();
         let payload = Bytes::from(payload);
@@ -231,6 +233,7 @@ pub struct Observer {
     pub kinds: Vec<&'static str>,
     pub held: BTreeMap<String, BTreeSet<BlockKey>>,
     pub addresses: BTreeMap<String, String>,
+    pub ranks: BTreeMap<String, Option<u32>>,
     pub stats: BTreeMap<String, ReplicaStats>,
     pub complete: BTreeSet<String>,
     pub clears: usize,
@@ -266,6 +269,7 @@ impl Observer {
             kinds: Vec::new(),
             held: BTreeMap::new(),
             addresses: BTreeMap::new(),
+            ranks: BTreeMap::new(),
             stats: BTreeMap::new(),
             complete: BTreeSet::new(),
             clears: 0,
@@ -380,10 +384,11 @@ impl Observer {
             Observation::ScopeGone { slot } => {
                 self.scopes.remove(&slot.0);
             }
-            Observation::ReplicaUp { replica, member, address } => {
+            Observation::ReplicaUp { replica, member, address, data_parallel_rank } => {
                 let replica_id = member.replica_id;
                 self.held.insert(replica_id.clone(), BTreeSet::new());
                 self.addresses.insert(replica_id.clone(), address);
+                self.ranks.insert(replica_id.clone(), data_parallel_rank);
                 self.complete.remove(&replica_id);
                 self.names.insert(replica.0, replica_id);
             }

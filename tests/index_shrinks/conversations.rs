@@ -19,7 +19,12 @@ pub fn told(replicas: Range<u32>, blocks: u64) -> (Vec<Observation>, u64) {
     let (mut said, mut pairs) = (vec![scope(0)], 0);
     for replica in replicas {
         let member = Member::new("t0", "m", format!("r-{replica}"));
-        said.push(Observation::ReplicaUp { replica: slot(0, replica), member, address: String::new() });
+        said.push(Observation::ReplicaUp {
+            replica: slot(0, replica),
+            member,
+            address: String::new(),
+            data_parallel_rank: None,
+        });
         said.extend((0..SYSTEM_PROMPTS).map(|prompt| stored(replica, 0, system(prompt), None)));
         let mut held = SYSTEM_PROMPTS * SYSTEM_BLOCKS;
         for number in 0.. {

@@ -85,7 +85,12 @@ pub fn scope(tenant: u32) -> Observation {
 pub fn joins(tenant: u32, replica: u32) -> Vec<Observation> {
     let replica_slot = slot(tenant, replica);
     let member = Member::new(format!("t{tenant}"), "m", format!("r-{replica}"));
-    let mut said = vec![Observation::ReplicaUp { replica: replica_slot, member, address: String::new() }];
+    let mut said = vec![Observation::ReplicaUp {
+        replica: replica_slot,
+        member,
+        address: String::new(),
+        data_parallel_rank: None,
+    }];
     for prompt in 0..PROMPTS {
         said.push(stored(tenant, replica, shared(prompt), None));
         // Half of what it holds alone is the end of a shared prompt.

@@ -45,7 +45,7 @@ fn kept(keys: &[u64], chained: bool, room: u64) -> Vec<u64> {
     let newer: Vec<u64> = (100..100 + NEWER).collect();
     let state = [
         Observation::Scope { slot, scope: scope(0) },
-        Observation::ReplicaUp { replica, member: member(0), address: String::new() },
+        Observation::ReplicaUp { replica, member: member(0), address: String::new(), data_parallel_rank: None },
         Observation::ReplicaComplete { replica },
         stored(&newer, NOW_MS, false),
     ];

@@ -87,7 +87,12 @@ impl Hub {
 
     fn rebuild(&self, name: usize, replica: ReplicaSlot, out: &mut Vec<Observation>) {
         let Some((member, complete)) = self.known.held.generation(replica) else { return };
-        out.push(Observation::ReplicaUp { replica, member: member.clone(), address: address(name) });
+        out.push(Observation::ReplicaUp {
+            replica,
+            member: member.clone(),
+            address: address(name),
+            data_parallel_rank: None,
+        });
         for block in self.known.held.blocks().into_iter().filter(|block| block.replica == replica) {
             let Block { scope, key, tier, token_count, last_seen_ms, .. } = block;
             let blocks = vec![StoredBlock { key, token_count }];
@@ -111,9 +116,9 @@ impl Hub {
                 let slot = *scopes.entry(slot).or_insert_with(|| self.next_scope());
                 Observation::Scope { slot, scope }
             }
-            Observation::ReplicaUp { replica, member, address } => {
+            Observation::ReplicaUp { replica, member, address, data_parallel_rank } => {
                 let replica = *replicas.entry(replica).or_insert_with(|| self.next_replica());
-                Observation::ReplicaUp { replica, member, address }
+                Observation::ReplicaUp { replica, member, address, data_parallel_rank }
             }
             Observation::Stored(stored) => {
                 let (replica, scope) = (replicas[&stored.replica], scopes[&stored.scope]);
@@ -154,7 +159,12 @@ impl Hub {
             Said::Cleared { replica } => newest(self, replica).into_iter().flat_map(cleared).collect(),
             Said::Up { replica: name, complete } => {
                 let replica = self.next_replica();
-                let up = Observation::ReplicaUp { replica, member: member(*name), address: address(*name) };
+                let up = Observation::ReplicaUp {
+                    replica,
+                    member: member(*name),
+                    address: address(*name),
+                    data_parallel_rank: None,
+                };
                 let complete = complete.then_some(Observation::ReplicaComplete { replica });
                 [up].into_iter().chain(complete).collect()
             }

@@ -96,7 +96,7 @@ impl Reference {
             Observation::ScopeGone { slot } => {
                 self.scopes.remove(slot);
             }
-            Observation::ReplicaUp { replica, member, address } => {
+            Observation::ReplicaUp { replica, member, address, .. } => {
                 let generation =
                     Generation { member: member.clone(), address: address.clone(), complete: false, stats: None };
                 self.generations.insert(*replica, generation);

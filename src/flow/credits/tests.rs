@@ -27,6 +27,7 @@ fn matched(replica: u32, blocks: usize) -> RankedReplica {
         matched_blocks: blocks,
         hit_probability: 1.0,
         tier: Tier::T1,
+        data_parallel_rank: None,
     }
 }
 

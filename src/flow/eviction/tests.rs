@@ -18,7 +18,10 @@ fn index(tenant_id: &str) -> Index {
     index.apply(1, Observation::Scope { slot: SCOPE, scope });
     for (number, replica_id) in [(1, "a"), (2, "b")] {
         let (replica, member) = (ReplicaSlot(number), Member::new(tenant_id, "m", replica_id));
-        index.apply(1, Observation::ReplicaUp { replica, member, address: "10.0.0.1:80".into() });
+        index.apply(
+            1,
+            Observation::ReplicaUp { replica, member, address: "10.0.0.1:80".into(), data_parallel_rank: None },
+        );
         index.apply(1, Observation::ReplicaComplete { replica });
     }
     index
@@ -186,7 +189,15 @@ fn what_has_ended_does_not_count_for_the_cap_swept_or_not() {
     let mut index = index("t");
     store(&mut index, 1, &[1], 5, None);
     let member = Member::new("t", "m", "a");
-    index.apply(3, Observation::ReplicaUp { replica: ReplicaSlot(3), member, address: "10.0.0.1:80".into() });
+    index.apply(
+        3,
+        Observation::ReplicaUp {
+            replica: ReplicaSlot(3),
+            member,
+            address: "10.0.0.1:80".into(),
+            data_parallel_rank: None,
+        },
+    );
     store(&mut index, 3, &[1, 2, 3], 5, None);
     assert_eq!(Excess::of(&index, &config(), &[ReplicaSlot(1)], 0).pairs, 2);
     // It never was complete, so that its blocks stay until the sweep.

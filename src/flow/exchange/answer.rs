@@ -6,6 +6,8 @@
 //! tenant, model or hash scheme may have ceased to be true, and so may the set of replicas that a prompt's hash picks
 //! from. Nor is it said while the state of a replica that could have it is still arriving.
 
+use std::sync::Arc;
+
 use super::compare::Foretold;
 use crate::config::{FilterConfig, WhenStale};
 use crate::flow::credits::Hit;
@@ -16,7 +18,7 @@ use crate::index::dictionary::Standing;
 use crate::model::{TextLimits, Texts};
 use crate::observation::{Member, ModelVersion};
 use crate::request::LookupRequest;
-use crate::routing::decision::Decision;
+use crate::routing::decision::{Decision, RankedReplica};
 use crate::routing::lookup::{Answer, Lookup, lookup_route};
 use crate::routing::policy::{Eviction, Policy};
 use crate::routing::reason::{Detail, ReasonCode};
@@ -79,6 +81,10 @@ impl<'a> Asked<'a> {
             answer.decision = Decision::no_hint(Detail::NoAddress);
         }
         let hit = self.hit(policy, &answer);
+        one_of_each_address(&mut answer.decision.ranked);
+        if !self.config.output.data_parallel_rank_header {
+            answer.decision.ranked.iter_mut().for_each(|replica| replica.data_parallel_rank = None);
+        }
         answer.decision.ranked.truncate(self.config.output.max_endpoints);
         let foretold = Foretold::new(self.config, self.request, &answer);
         Outcome { decision: answer.decision, hit, foretold }
@@ -171,6 +177,18 @@ fn or_state(answer: Answer, state: Detail) -> Answer {
         _ => false,
     };
     if is_cold { Answer { decision: Decision::no_hint(state), ..answer } } else { answer }
+}
+
+/// Ranks of one engine are at one address: only the best of them is named.
+fn one_of_each_address(ranked: &mut Vec<RankedReplica>) {
+    let mut named: Vec<Arc<str>> = Vec::with_capacity(ranked.len());
+    ranked.retain(|replica| {
+        let is_new = !named.contains(&replica.address);
+        if is_new {
+            named.push(Arc::clone(&replica.address));
+        }
+        is_new
+    });
 }
 
 /// Only what an `ip:port` is made of may get into the destination header.

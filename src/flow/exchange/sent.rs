@@ -13,6 +13,8 @@ pub(super) struct Sent {
     pub detail: Detail,
     replica_id: String,
     matched_tokens: u32,
+    /// The best replica's rank, where the engine at its address has several and is to be told.
+    data_parallel_rank: Option<u32>,
     /// The addresses in the destination header, best first.
     pub addresses: Vec<String>,
     /// What the response is compared with.
@@ -30,6 +32,7 @@ impl Sent {
             detail: decision.detail,
             replica_id: best.map(|best| one_line(&best.replica_id)).unwrap_or_default(),
             matched_tokens: best.map_or(0, |best| best.matched_tokens),
+            data_parallel_rank: best.and_then(|best| best.data_parallel_rank),
             addresses: decision.ranked.iter().map(|RankedReplica { address, .. }| address.to_string()).collect(),
             foretold: foretold.map(Box::new),
         }
@@ -60,6 +63,9 @@ impl Sent {
         }
         if !self.replica_id.is_empty() {
             set([names::REPLICA_ID, "inferencecache_replica_id"], &self.replica_id);
+        }
+        if let Some(rank) = self.data_parallel_rank {
+            set([names::DATA_PARALLEL_RANK, "inferencecache_data_parallel_rank"], &rank.to_string());
         }
     }
 }

@@ -1,6 +1,7 @@
 mod bodies;
 mod codes;
 mod hits;
+mod ranks;
 mod texts;
 mod usage;
 
@@ -244,7 +245,7 @@ fn holding(held: &[(&str, &str, u64)]) -> Vec<Observation> {
     for (at, (replica_id, address, blocks)) in held.iter().enumerate() {
         let replica = ReplicaSlot(at as u32 + 1);
         let (member, address) = (Member::new("default", "m", *replica_id), String::from(*address));
-        facts.push(Observation::ReplicaUp { replica, member, address });
+        facts.push(Observation::ReplicaUp { replica, member, address, data_parallel_rank: None });
         facts.push(Observation::Stored(Stored {
             replica,
             scope: ScopeSlot(1),

@@ -66,6 +66,7 @@ fn up(published: u32) -> Observation {
         replica: ReplicaSlot(published),
         member: Member::new("t", "m", "a"),
         address: "10.0.0.1:80".into(),
+        data_parallel_rank: None,
     }
 }
 

@@ -115,6 +115,7 @@ fn ranked(run: LeadingRun) -> RankedReplica {
         matched_blocks: run.blocks,
         hit_probability: 1.0,
         tier: run.tier,
+        data_parallel_rank: None,
     }
 }
 

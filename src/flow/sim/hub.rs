@@ -343,7 +343,12 @@ fn announcement(model_id: &str, package: usize) -> Observation {
 
 pub fn up(number: u32, name: usize) -> Observation {
     let address = format!("10.0.0.{name}:80");
-    Observation::ReplicaUp { replica: ReplicaSlot(number), member: Member::new("t", "m", NAMES[name]), address }
+    Observation::ReplicaUp {
+        replica: ReplicaSlot(number),
+        member: Member::new("t", "m", NAMES[name]),
+        address,
+        data_parallel_rank: None,
+    }
 }
 
 pub fn stored(number: u32, scope: ScopeSlot, keys: &[u64]) -> Observation {

@@ -101,6 +101,7 @@ impl Pool {
                 replica: ReplicaSlot(1),
                 member: Member::new("t", "m", "a"),
                 address: "10.0.0.1:80".into(),
+                data_parallel_rank: None,
             },
             stored(keys),
             Observation::ReplicaComplete { replica: ReplicaSlot(1) },
@@ -268,6 +269,7 @@ fn a_hub_that_restarts_takes_its_old_state_along_only_until_the_reset_is_complet
             replica: ReplicaSlot(1),
             member: Member::new("t", "m", "a"),
             address: "10.0.0.1:80".into(),
+            data_parallel_rank: None,
         },
     ]));
     pool.tick_all(1);

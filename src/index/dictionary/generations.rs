@@ -7,13 +7,20 @@ use crate::observation::{Member, Observation, ReplicaSlot};
 
 impl Dictionary {
     /// A generation begins; it counts once it is complete.
-    pub(super) fn up(&mut self, slot: ReplicaSlot, member: &Member, address: &str) -> Turn {
+    pub(super) fn up(
+        &mut self,
+        slot: ReplicaSlot,
+        member: &Member,
+        address: &str,
+        data_parallel_rank: Option<u32>,
+    ) -> Turn {
         let ended = self.end(slot).into_iter().collect();
         self.generations.entry_ref(member).or_default().insert(slot);
         let replica = Replica {
             replica_id: member.replica_id.as_str().into(),
             member: member.clone(),
             address: address.into(),
+            data_parallel_rank,
             standing: Standing::Arriving,
             stats: None,
             reasserted_ms: 0,
@@ -81,6 +88,7 @@ impl Replica {
             replica: slot,
             member: self.member.clone(),
             address: self.address.to_string(),
+            data_parallel_rank: self.data_parallel_rank,
         });
         out.extend(self.published.map(|published| Observation::PublishedReplica { replica: slot, published }));
         out.extend(self.stats.map(|stats| Observation::Stats { replica: slot, stats }));

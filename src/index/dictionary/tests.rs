@@ -2,7 +2,12 @@ use super::*;
 
 fn up(slot: u32) -> Observation {
     let member = Member { tenant_id: "t".into(), model_id: "m".into(), replica_id: "a".into() };
-    Observation::ReplicaUp { replica: ReplicaSlot(slot), member, address: "10.0.0.1:80".into() }
+    Observation::ReplicaUp {
+        replica: ReplicaSlot(slot),
+        member,
+        address: "10.0.0.1:80".into(),
+        data_parallel_rank: None,
+    }
 }
 
 fn complete(slot: u32) -> Observation {

@@ -15,6 +15,7 @@ pub mod medium;
 pub mod msgpack;
 pub mod python_hash;
 pub mod sglang;
+pub mod smg;
 pub mod tensorrt_llm;
 pub mod vllm;
 
@@ -183,6 +184,10 @@ pub enum SkipReason {
     KeyReused,
     /// Blocks of a scope beyond the hub's limit.
     TooManyScopes,
+    /// A batch of another rank than the one whose publisher sent it.
+    OtherRank,
+    /// A batch that came while too many were missing.
+    Suspended,
 }
 
 // === impl Dialect ===
@@ -215,7 +220,7 @@ impl EventFault {
 
 impl SkipReason {
     /// Every reason.
-    pub const ALL: [SkipReason; 19] = [
+    pub const ALL: [SkipReason; 21] = [
         SkipReason::MalformedBatch,
         SkipReason::MalformedEvent,
         SkipReason::UnknownEvent,
@@ -235,6 +240,8 @@ impl SkipReason {
         SkipReason::AttentionKind,
         SkipReason::KeyReused,
         SkipReason::TooManyScopes,
+        SkipReason::OtherRank,
+        SkipReason::Suspended,
     ];
 
     /// The value of the metric's `reason` label.
@@ -259,6 +266,8 @@ impl SkipReason {
             SkipReason::AttentionKind => "attention_kind",
             SkipReason::KeyReused => "key_reused",
             SkipReason::TooManyScopes => "too_many_scopes",
+            SkipReason::OtherRank => "other_rank",
+            SkipReason::Suspended => "suspended",
         }
     }
 
@@ -284,6 +293,8 @@ impl SkipReason {
             SkipReason::AttentionKind => "blocks of attention that does not read the whole prefix",
             SkipReason::KeyReused => "a key came again for other tokens",
             SkipReason::TooManyScopes => "more adapters than the hub keeps apart",
+            SkipReason::OtherRank => "batches state another rank than that of the port they came from",
+            SkipReason::Suspended => "too many messages were missing, so that nothing is applied for a while",
         }
     }
 }

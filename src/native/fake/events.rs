@@ -19,8 +19,6 @@ const GROUP: u64 = 0;
 const GROUP_KIND: &str = "full_attention";
 /// The number of every adapter; it is the name that tells them apart.
 const LORA_ID: u64 = 1;
-/// The rank of an engine that is not data parallel.
-const DATA_PARALLEL_RANK: u64 = 0;
 
 /// A change of the block cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +95,8 @@ pub struct EventFormat {
     pub encoding: EventEncoding,
     /// Integers or bytes.
     pub hash_form: HashForm,
+    /// The rank that each batch states.
+    pub data_parallel_rank: u16,
     /// Another layout from some batch on.
     pub switch: Option<Switch>,
 }
@@ -175,7 +175,7 @@ impl EventFormat {
     /// When msgpack cannot hold it: a batch of more than 4 G items.
     pub fn encode_batch(self, ts: f64, events: &[KvEvent]) -> Result<Vec<u8>, rmpv::encode::Error> {
         let events = events.iter().flat_map(|event| self.events(event)).collect();
-        let batch = Value::Array(vec![Value::F64(ts), Value::Array(events), Value::from(DATA_PARALLEL_RANK)]);
+        let batch = Value::Array(vec![Value::F64(ts), Value::Array(events), Value::from(self.data_parallel_rank)]);
         let mut payload = Vec::new();
         rmpv::encode::write_value(&mut payload, &batch)?;
         Ok(payload)
@@ -323,13 +323,16 @@ mod tests {
         let key = EngineKey::random_root();
         let event = KvEvent::BlockRemoved { key };
         let array = decode(
-            EventFormat { encoding: EventEncoding::Array, hash_form: HashForm::Int, switch: None },
+            EventFormat { encoding: EventEncoding::Array, hash_form: HashForm::Int, ..EventFormat::default() },
             event.clone(),
         );
         let hashes = Value::Array(vec![key.low_64().into()]);
         assert_eq!(array, Value::Array(vec!["BlockRemoved".into(), hashes, "GPU".into(), 0.into()]));
 
-        let map = decode(EventFormat { encoding: EventEncoding::Map, hash_form: HashForm::Bytes, switch: None }, event);
+        let map = decode(
+            EventFormat { encoding: EventEncoding::Map, hash_form: HashForm::Bytes, ..EventFormat::default() },
+            event,
+        );
         let hashes = Value::Array(vec![Value::Binary(key.to_bytes().to_vec())]);
         let expected = [("type", "BlockRemoved".into()), ("block_hashes", hashes), ("medium", "GPU".into())];
         let mut expected: Vec<_> = expected.map(|(name, value)| (Value::from(name), value)).to_vec();
@@ -339,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_cleared_cache_is_a_tag_alone() {
-        let array = EventFormat { encoding: EventEncoding::Array, hash_form: HashForm::Int, switch: None };
+        let array = EventFormat { encoding: EventEncoding::Array, hash_form: HashForm::Int, ..EventFormat::default() };
         assert_eq!(decode(array, KvEvent::AllBlocksCleared), Value::Array(vec!["AllBlocksCleared".into()]));
         let map = Value::Map(vec![("type".into(), "AllBlocksCleared".into())]);
         assert_eq!(decode(EventFormat::default(), KvEvent::AllBlocksCleared), map);

@@ -32,9 +32,9 @@ use super::completion::{
     Api, CompletionRequest, InvalidRequest, Served, conversation, invalid, object, plain, present,
 };
 use super::metrics;
+use super::ranks::{NoSuchRank, RANK_HEADER, Ranks};
 use super::reply::Reply;
 use super::request_log::RequestLog;
-use super::scheduler::Scheduler;
 use super::streamed::respond;
 use super::vocabulary::Vocabulary;
 use crate::request::ChatApi;
@@ -57,7 +57,7 @@ pub struct App {
     /// What makes token ids of text.
     pub vocabulary: Arc<Vocabulary>,
     /// What runs requests.
-    pub scheduler: Scheduler,
+    pub ranks: Ranks,
     /// What arrived.
     pub requests: RequestLog,
     /// When the engine started.
@@ -80,7 +80,7 @@ impl App {
             model: &self.model,
             loras: &self.loras,
             vocabulary: &self.vocabulary,
-            capacity_tokens: self.scheduler.capacity_tokens(),
+            capacity_tokens: self.ranks.capacity_tokens(),
         }
     }
 }
@@ -103,6 +103,7 @@ pub fn router(app: App) -> axum::Router {
         .route("/metrics", get(metrics_page))
         .route("/reset_prefix_cache", post(reset_prefix_cache))
         .route(REQUEST_LOG_PATH, get(request_log))
+        .route("/debug/restart", post(restart))
         .fallback(async || (StatusCode::NOT_FOUND, Json(json!({ "detail": "Not Found" }))))
         .method_not_allowed_fallback(async || {
             (StatusCode::METHOD_NOT_ALLOWED, Json(json!({ "detail": "Method Not Allowed" })))
@@ -170,8 +171,15 @@ async fn generate(app: App, headers: &HeaderMap, body: &[u8], api: Api) -> Respo
         Ok(request) => request,
         Err(fault) => return refusal(&fault),
     };
+    let (rank, scheduler) = match app.ranks.pick(headers) {
+        Ok(picked) => picked,
+        Err(NoSuchRank(named)) => {
+            let message = format!("data_parallel_rank {named} is out of range");
+            return error(StatusCode::BAD_REQUEST, "BadRequestError", Some(RANK_HEADER), &message);
+        }
+    };
     let namespace = Namespace { lora: request.lora.as_deref(), salt: request.salt.as_deref() };
-    let Ok(generation) = app.scheduler.prefill(namespace, &request.prompt, request.max_tokens).await else {
+    let Ok(generation) = scheduler.prefill(namespace, &request.prompt, request.max_tokens).await else {
         let message = "the engine is shutting down";
         return error(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", None, message);
     };
@@ -181,7 +189,9 @@ async fn generate(app: App, headers: &HeaderMap, body: &[u8], api: Api) -> Respo
         model: request.lora.clone().unwrap_or_else(|| app.model.to_string()),
         api,
     };
-    respond(request, reply, app.vocabulary, generation).await
+    let mut response = respond(request, reply, app.vocabulary, generation).await;
+    response.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank));
+    response
 }
 
 /// vLLM's `/tokenize`: of `messages`, or of `prompt`.
@@ -201,7 +211,7 @@ async fn tokenize(State(app): State<App>, body: Bytes) -> Response {
     });
     match ids {
         Ok(ids) => {
-            let max_model_len = app.scheduler.capacity_tokens();
+            let max_model_len = app.ranks.capacity_tokens();
             let answer = json!({
                 "count": ids.len(), "max_model_len": max_model_len, "tokens": ids, "token_strs": null,
             });
@@ -233,7 +243,7 @@ async fn models(State(app): State<App>) -> Json<Value> {
         "owned_by": "vllm",
         "root": &*app.model,
         "parent": null,
-        "max_model_len": app.scheduler.capacity_tokens(),
+        "max_model_len": app.ranks.capacity_tokens(),
     });
     let adapter = |name: &String| {
         json!({
@@ -251,15 +261,25 @@ async fn models(State(app): State<App>) -> Json<Value> {
 }
 
 async fn metrics_page(State(app): State<App>) -> Response {
-    let page = metrics::render(app.scheduler.load(), &app.model, app.started);
+    let page = metrics::render(&app.ranks.loads(), &app.model, app.started);
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response()
 }
 
 async fn reset_prefix_cache(State(app): State<App>) -> Response {
-    match app.scheduler.reset_prefix_cache() {
+    match app.ranks.reset_prefix_cache() {
         Ok(()) => StatusCode::OK.into_response(),
         Err(in_use) => {
             let message = format!("the prefix cache was not cleared: requests use {} blocks", in_use.0);
+            error(StatusCode::CONFLICT, "ConflictError", None, &message)
+        }
+    }
+}
+
+async fn restart(State(app): State<App>) -> Response {
+    match app.ranks.restart() {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(in_use) => {
+            let message = format!("the engine did not start over: requests use {} blocks", in_use.0);
             error(StatusCode::CONFLICT, "ConflictError", None, &message)
         }
     }

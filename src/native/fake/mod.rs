@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod options;
 mod pieces;
 pub mod publisher;
+pub mod ranks;
 pub mod reply;
 pub mod request_log;
 pub mod scheduler;
@@ -39,7 +40,8 @@ pub use events::{EventEncoding, HashForm};
 pub use options::{EngineOptions, Timing};
 
 use http::App;
-use publisher::{BindError, Endpoints, EventSink, Publisher, PublisherOptions};
+use publisher::{BindError, Endpoints, EventSink, Publisher, PublisherOptions, endpoint_of_rank};
+use ranks::Ranks;
 use request_log::RequestLog;
 use scheduler::Scheduler;
 use vocabulary::{InvalidModelDir, Vocabulary};
@@ -47,12 +49,13 @@ use vocabulary::{InvalidModelDir, Vocabulary};
 /// A running engine. Dropped, it stops on its own time; [`Engine::shutdown`] waits until its ports are free.
 pub struct Engine {
     address: SocketAddr,
-    endpoints: Option<Endpoints>,
-    scheduler: Scheduler,
+    /// Those of each rank that publishes.
+    endpoints: Vec<Endpoints>,
+    ranks: Ranks,
     requests: RequestLog,
     stop: DropGuard,
     server: JoinHandle<()>,
-    publisher: Option<JoinHandle<()>>,
+    publishers: Vec<JoinHandle<()>>,
 }
 
 /// Why an engine did not start.
@@ -92,21 +95,31 @@ impl Engine {
         let listener = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
         let (address, listener) = listener.map_err(|source| StartError::Listen { address: options.listen, source })?;
         let stop = CancellationToken::new();
-        let (endpoints, sink, publisher) = start_publisher(&options, &stop).await?;
-        let scheduler = Scheduler::new(&options, Arc::clone(vocabulary.generated()), sink);
+        let (mut endpoints, mut publishers, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        let mut start_rank = async |rank| {
+            let (bound, sink, publisher) = start_publisher(&options, rank, &stop).await?;
+            endpoints.extend(bound);
+            publishers.extend(publisher);
+            Ok(Scheduler::new(&options, Arc::clone(vocabulary.generated()), sink))
+        };
+        let first = start_rank(0).await?;
+        for rank in 1..options.data_parallel_size {
+            others.push(start_rank(rank).await?);
+        }
+        let ranks = Ranks::new(first, others);
         let requests = RequestLog::default();
         let app = App {
             id,
             model: options.model.into(),
             loras: options.lora.into(),
             vocabulary: Arc::new(vocabulary),
-            scheduler: scheduler.clone(),
+            ranks: ranks.clone(),
             requests: requests.clone(),
             started: SystemTime::now(),
             completions: Arc::new(AtomicU64::new(0)),
         };
         let server = tokio::spawn(server::serve(listener, http::router(app), stop.clone()));
-        Ok(Engine { address, endpoints, scheduler, requests, stop: stop.drop_guard(), server, publisher })
+        Ok(Engine { address, endpoints, ranks, requests, stop: stop.drop_guard(), server, publishers })
     }
 
     /// Where HTTP is served, its port resolved.
@@ -114,14 +127,14 @@ impl Engine {
         self.address
     }
 
-    /// Where KV events are published, the port resolved.
+    /// Where rank 0 publishes KV events, the port resolved.
     pub fn kv_events(&self) -> Option<&str> {
-        self.endpoints.as_ref().map(|endpoints| endpoints.events.as_str())
+        self.endpoints.first().map(|endpoints| endpoints.events.as_str())
     }
 
-    /// Where replay requests are answered, the port resolved.
+    /// Where rank 0 answers replay requests, the port resolved.
     pub fn kv_replay(&self) -> Option<&str> {
-        self.endpoints.as_ref().and_then(|endpoints| endpoints.replay.as_deref())
+        self.endpoints.first().and_then(|endpoints| endpoints.replay.as_deref())
     }
 
     /// The requests that have arrived.
@@ -131,11 +144,11 @@ impl Engine {
 
     /// Stops: requests that run have half a second to finish. All ports are free once this returns.
     pub async fn shutdown(self) {
-        self.scheduler.shut_down();
+        self.ranks.shut_down();
         drop(self.stop);
         // A task that panicked has stopped as well.
         let _ = self.server.await;
-        if let Some(publisher) = self.publisher {
+        for publisher in self.publishers {
             let _ = publisher.await;
         }
     }
@@ -143,18 +156,25 @@ impl Engine {
 
 type StartedPublisher = (Option<Endpoints>, EventSink, Option<JoinHandle<()>>);
 
-async fn start_publisher(options: &EngineOptions, stop: &CancellationToken) -> Result<StartedPublisher, StartError> {
+async fn start_publisher(
+    options: &EngineOptions,
+    rank: u16,
+    stop: &CancellationToken,
+) -> Result<StartedPublisher, StartError> {
     let Some(events_endpoint) = options.kv_events.as_deref() else {
         return match options.kv_replay {
             Some(_) => Err(StartError::ReplayWithoutEvents),
             None => Ok((None, EventSink::none(), None)),
         };
     };
+    let events_endpoint = endpoint_of_rank(events_endpoint, rank);
+    let replay_endpoint = options.kv_replay.as_deref().map(|endpoint| endpoint_of_rank(endpoint, rank));
     let bound = Publisher::bind(PublisherOptions {
-        events_endpoint,
-        replay_endpoint: options.kv_replay.as_deref(),
+        events_endpoint: &events_endpoint,
+        replay_endpoint: replay_endpoint.as_deref(),
         topic: &options.topic,
-        format: options.event_format(),
+        format: options.event_format(rank),
+        faults: options.faults,
         replay_buffer: options.replay_buffer,
     });
     let (publisher, endpoints) = bound.await.map_err(StartError::Bind)?;

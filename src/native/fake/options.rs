@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::events::{EventEncoding, EventFormat, HashForm, Switch};
+use super::publisher::PublisherFaults;
 use crate::fingerprint::BlockSize;
 
 /// Options of one engine.
@@ -54,6 +55,13 @@ pub struct EngineOptions {
     /// Form of published block hashes: 64-bit integers or 32 bytes.
     #[arg(long, value_enum, default_value_t)]
     pub hash_form: HashForm,
+    /// Ranks of data parallelism, each with a cache of its own, and with publisher and replay socket at the port of
+    /// rank 0 and its number.
+    #[arg(long, default_value = "1", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub data_parallel_size: u16,
+    /// What goes wrong with batches.
+    #[command(flatten)]
+    pub faults: PublisherFaults,
     /// Batches kept for replay.
     #[arg(long, default_value = "10000")]
     pub replay_buffer: NonZeroUsize,
@@ -86,11 +94,11 @@ pub struct Timing {
 // === impl EngineOptions ===
 
 impl EngineOptions {
-    /// How events are written.
-    pub fn event_format(&self) -> EventFormat {
+    /// How a rank's events are written.
+    pub fn event_format(&self, data_parallel_rank: u16) -> EventFormat {
         let switch = self.switch_encoding_at.zip(self.switch_encoding);
         let switch = switch.map(|(sequence, encoding)| Switch { sequence, encoding });
-        EventFormat { encoding: self.event_encoding, hash_form: self.hash_form, switch }
+        EventFormat { encoding: self.event_encoding, hash_form: self.hash_form, data_parallel_rank, switch }
     }
 }
 
@@ -112,6 +120,8 @@ impl Default for EngineOptions {
             switch_encoding: None,
             switch_encoding_at: None,
             hash_form: HashForm::default(),
+            data_parallel_size: 1,
+            faults: PublisherFaults::default(),
             replay_buffer: NonZeroUsize::MIN.saturating_add(9_999),
             max_running: NonZeroUsize::MIN.saturating_add(7),
             generated_tokens_cached: true,

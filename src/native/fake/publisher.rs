@@ -27,7 +27,7 @@ const REPLAY_LIMIT: Duration = Duration::from_secs(1);
 
 /// Where events go; cheap to clone. Without a publisher they are dropped.
 #[derive(Clone, Debug)]
-pub struct EventSink(Option<UnboundedSender<Batch>>);
+pub struct EventSink(Option<UnboundedSender<Command>>);
 
 /// The sockets, bound, before the first batch.
 pub struct Publisher {
@@ -38,6 +38,9 @@ pub struct Publisher {
     next_sequence: u64,
     buffer: VecDeque<(u64, Bytes)>,
     buffer_limit: usize,
+    faults: PublisherFaults,
+    /// Batches so far, over all restarts.
+    batches: u64,
 }
 
 /// What a [`Publisher`] is started with.
@@ -52,6 +55,22 @@ pub struct PublisherOptions<'a> {
     pub format: EventFormat,
     /// Batches kept for replay.
     pub replay_buffer: NonZeroUsize,
+    /// What goes wrong.
+    pub faults: PublisherFaults,
+}
+
+/// What goes wrong with every nth batch; 0 for nothing.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct PublisherFaults {
+    /// Every so many batches one is kept for replay and not published.
+    #[arg(long, default_value_t = 0)]
+    pub drop_every: u64,
+    /// Every so many batches one is published twice.
+    #[arg(long, default_value_t = 0)]
+    pub duplicate_every: u64,
+    /// Every so many batches one uses up its number and is neither published nor kept, as if it could not be encoded.
+    #[arg(long, default_value_t = 0)]
+    pub use_up_every: u64,
 }
 
 /// The endpoints as bound, their ports resolved.
@@ -74,6 +93,13 @@ pub struct BindError {
     pub source: ZmqError,
 }
 
+/// What the engine tells its publisher.
+#[derive(Debug)]
+enum Command {
+    Publish(Batch),
+    Restart,
+}
+
 /// The events of one step.
 #[derive(Debug)]
 struct Batch {
@@ -93,7 +119,14 @@ impl EventSink {
     pub fn publish(&self, events: Vec<KvEvent>) {
         if let Some(sender) = self.0.as_ref().filter(|_| !events.is_empty()) {
             // Fails only once the publisher has stopped, and the engine with it.
-            let _ = sender.send(Batch { at: SystemTime::now(), events });
+            let _ = sender.send(Command::Publish(Batch { at: SystemTime::now(), events }));
+        }
+    }
+
+    /// Numbers begin again, and nothing is kept for replay, as after a restart of the process. Connections stay.
+    pub fn restart(&self) {
+        if let Some(sender) = &self.0 {
+            let _ = sender.send(Command::Restart);
         }
     }
 }
@@ -122,6 +155,8 @@ impl Publisher {
             next_sequence: 0,
             buffer: VecDeque::new(),
             buffer_limit: options.replay_buffer.get(),
+            faults: options.faults,
+            batches: 0,
         };
         Ok((publisher, Endpoints { events: events_endpoint, replay: replay_endpoint }))
     }
@@ -132,12 +167,16 @@ impl Publisher {
         (EventSink(Some(sender)), tokio::spawn(self.run(receiver, stop)))
     }
 
-    async fn run(mut self, mut batches: UnboundedReceiver<Batch>, stop: CancellationToken) {
+    async fn run(mut self, mut commands: UnboundedReceiver<Command>, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                batch = batches.recv() => match batch {
-                    Some(batch) => self.publish(batch).await,
+                command = commands.recv() => match command {
+                    Some(Command::Publish(batch)) => self.publish(batch).await,
+                    Some(Command::Restart) => {
+                        self.next_sequence = 0;
+                        self.buffer.clear();
+                    }
                     None => break,
                 },
                 request = receive(&mut self.replay) => match request {
@@ -159,14 +198,25 @@ impl Publisher {
     async fn publish(&mut self, batch: Batch) {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
+        self.batches += 1;
+        if is_nth(self.batches, self.faults.use_up_every) {
+            return tracing::info!(sequence, "batch left out as if it could not be encoded");
+        }
         let since_epoch = batch.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let payload = match self.format.at(sequence).encode_batch(since_epoch.as_secs_f64(), &batch.events) {
             Ok(payload) => Bytes::from(payload),
             Err(error) => return tracing::error!(sequence, %error, "batch not encoded"),
         };
-        let message = message([self.topic.clone(), sequence_frame(sequence), payload.clone()]);
-        if let Err(error) = self.events.send(message).await {
-            tracing::warn!(sequence, %error, "batch not published");
+        let times = match self.faults {
+            faults if is_nth(self.batches, faults.drop_every) => 0,
+            faults if is_nth(self.batches, faults.duplicate_every) => 2,
+            _ => 1,
+        };
+        for _ in 0..times {
+            let message = message([self.topic.clone(), sequence_frame(sequence), payload.clone()]);
+            if let Err(error) = self.events.send(message).await {
+                tracing::warn!(sequence, %error, "batch not published");
+            }
         }
         if self.buffer.len() >= self.buffer_limit {
             self.buffer.pop_front();
@@ -202,6 +252,18 @@ impl Publisher {
                 .await?;
         }
         Ok(())
+    }
+}
+
+fn is_nth(number: u64, every: u64) -> bool {
+    every > 0 && number.is_multiple_of(every)
+}
+
+/// The endpoint of a rank: its port is that of rank 0 and the rank. A port of 0 stays: any free one.
+pub fn endpoint_of_rank(endpoint: &str, rank: u16) -> String {
+    match endpoint.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
+        Some((host, port)) if port > 0 => format!("{host}:{}", u32::from(port) + u32::from(rank)),
+        _ => endpoint.to_owned(),
     }
 }
 
@@ -275,6 +337,13 @@ mod tests {
         assert_eq!(request(&[b"id", b"", &[1, 2]]), Some((id.clone(), 258)));
         assert_eq!(request(&[b"id", b"", &[0, 0, 0, 0, 0, 0, 0, 0, 0, 7]]), Some((id.clone(), 7)));
         assert_eq!(request(&[b"id", b"", &[1; 9]]), Some((id, u64::MAX)));
+    }
+
+    #[test]
+    fn ranks_are_at_the_ports_after_the_first() {
+        assert_eq!(endpoint_of_rank("tcp://*:5557", 0), "tcp://*:5557");
+        assert_eq!(endpoint_of_rank("tcp://127.0.0.1:5557", 3), "tcp://127.0.0.1:5560");
+        assert_eq!(endpoint_of_rank("tcp://127.0.0.1:0", 3), "tcp://127.0.0.1:0");
     }
 
     #[test]

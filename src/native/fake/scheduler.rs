@@ -122,6 +122,17 @@ impl Scheduler {
         self.state().change(|cache, events| cache.clear(events))
     }
 
+    /// Starts over: with an empty cache, of which nothing is said, and a publisher whose numbers begin again.
+    ///
+    /// # Errors
+    /// When requests use blocks of it.
+    pub fn restart(&self) -> Result<(), BlocksInUse> {
+        let mut state = self.state();
+        state.cache.clear(&mut Vec::new())?;
+        state.sink.restart();
+        Ok(())
+    }
+
     /// Takes no more requests; those that wait are refused.
     pub fn shut_down(&self) {
         self.0.places.close();

@@ -62,6 +62,8 @@ pub mod defaults {
     pub const REPLAY_COOLDOWN_MS: u64 = 10_000;
     /// `events.verify_idle_ms`.
     pub const VERIFY_IDLE_MS: u64 = 5_000;
+    /// `events.gone_after_ms`.
+    pub const GONE_AFTER_MS: u64 = 15_000;
     /// `reassert.every_ms`.
     pub const REASSERT_EVERY_MS: u64 = 30_000;
     /// `policies.poll_ms`.
@@ -135,6 +137,8 @@ pub struct EventsConfig {
     pub replay_cooldown: Duration,
     /// After this long without events a replay checks that none were missed.
     pub verify_idle: Duration,
+    /// A replica of which neither events nor metrics were heard for this long, or whose name had no address, is gone.
+    pub gone_after: Duration,
 }
 
 /// Engines announce a block once: what is known to be held still is said again, replica by replica.
@@ -206,6 +210,7 @@ struct RawEvents {
     replay_timeout_ms: Option<u64>,
     replay_cooldown_ms: Option<u64>,
     verify_idle_ms: Option<u64>,
+    gone_after_ms: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -332,6 +337,7 @@ fn events(raw: &RawEvents, problems: &mut Problems) -> EventsConfig {
         replay_timeout: millis("replay_timeout_ms", raw.replay_timeout_ms, defaults::REPLAY_TIMEOUT_MS, 10),
         replay_cooldown: millis("replay_cooldown_ms", raw.replay_cooldown_ms, defaults::REPLAY_COOLDOWN_MS, 0),
         verify_idle: millis("verify_idle_ms", raw.verify_idle_ms, defaults::VERIFY_IDLE_MS, 100),
+        gone_after: millis("gone_after_ms", raw.gone_after_ms, defaults::GONE_AFTER_MS, 100),
     };
     if events.reconnect_max < events.reconnect_min {
         let (max, min) = (events.reconnect_max.as_millis(), events.reconnect_min.as_millis());

@@ -39,6 +39,9 @@ pub enum Place {
 pub struct Continuity {
     /// The latest ones, ascending.
     seen: VecDeque<Seen>,
+    /// A fault in judgement, for tests of tests.
+    #[cfg(test)]
+    pub planted: Option<fn(Place) -> Place>,
 }
 
 // === impl Seen ===
@@ -60,6 +63,13 @@ impl Continuity {
 
     /// What `message` is.
     pub fn place(&self, message: Seen) -> Place {
+        let place = self.judge(message);
+        #[cfg(test)]
+        let place = self.planted.map_or(place, |planted| planted(place));
+        place
+    }
+
+    fn judge(&self, message: Seen) -> Place {
         let Some(last) = self.last() else { return Place::Next };
         if message.sequence > last.sequence {
             return if message.sequence - last.sequence == 1 { Place::Next } else { Place::Gap };
@@ -68,6 +78,11 @@ impl Continuity {
             Ok(at) if self.seen.get(at) == Some(&message) => Place::Duplicate,
             _ => Place::Restarted,
         }
+    }
+
+    /// Whether `message` is older than all that are remembered of many.
+    pub fn is_forgotten(&self, message: Seen) -> bool {
+        self.seen.len() == REMEMBERED && self.seen.front().is_some_and(|oldest| message.sequence < oldest.sequence)
     }
 
     /// `message` was applied.
@@ -122,5 +137,6 @@ mod tests {
         let continuity = followed(0..10_000);
         assert_eq!(continuity.seen.len(), REMEMBERED);
         assert_eq!(continuity.place(Seen::of(9_999, &9_999_u64.to_be_bytes())), Place::Duplicate);
+        assert!(continuity.is_forgotten(Seen::of(3, b"any")) && !followed(5..8).is_forgotten(Seen::of(3, b"any")));
     }
 }

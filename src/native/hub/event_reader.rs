@@ -66,6 +66,11 @@ impl EventReader {
         }
     }
 
+    /// The message is not to be applied, for this reason; to be followed by [`EventReader::applied`].
+    pub fn skip(&mut self, reason: SkipReason) {
+        self.unread.skip(reason, 1);
+    }
+
     /// The message that was read last has been applied, with this outcome.
     pub fn applied(&mut self, tally: &Tally) {
         self.metrics.message(tally);

@@ -1,6 +1,6 @@
 //! The replicas that the hub follows, which can change while it runs.
 //!
-//! In: the replicas that there should be, as a whole. Effects: a [`Source`] and a [`Scraper`] for each, started and ended so
+//! In: the replicas that there should be, as a whole. Effects: a [`Source`] for each of its ranks and a [`Scraper`] for each, started and ended so
 //! that one whose configuration is as it was goes on undisturbed. A replica that is no longer there is announced as gone, and
 //! its metrics go once its tasks have ended. What else has to know who is followed reads the [`FleetBook`].
 
@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
@@ -18,8 +19,10 @@ use super::config::{HubConfig, ReplicaConfig};
 use super::followed::ReplicaIndex;
 use super::metrics::{Metrics, ReplicaMetrics};
 use super::scrape::{ScrapeClient, ScrapeTarget, ScrapeView, Scraper, client};
-use super::source::Source;
+use super::sockets::Sockets;
+use super::source::{LastScrape, Publisher, Source};
 use super::state::HubState;
+use super::stream::EventStream;
 pub use book::FleetBook;
 
 /// All replicas that are followed.
@@ -133,35 +136,83 @@ impl Fleet {
     }
 
     fn follow(&self, config: &ReplicaConfig) -> Follower {
-        let index = self.state.follow(config);
-        let metrics = self.metrics.replica(&config.id);
         let stop = self.stop.child_token();
-        let (changed, process_changes) = mpsc::channel(1);
-        let (view, scrapes) = watch::channel(ScrapeView::default());
-        let source = Source::new(index, config.clone(), &self.hub, Arc::clone(&self.state), metrics.clone());
-        let source = self.tasks.spawn(source.run(process_changes, stop.clone()));
-        let target = ScrapeTarget { index, rank: None, metrics: metrics.clone(), changed, view };
+        let scraped = LastScrape::default();
+        let (mut members, mut targets, mut tasks) = (Vec::new(), Vec::new(), Vec::new());
+        for rank in config.ranks() {
+            let (member, target, source) = self.follow_rank(config, rank, &scraped, &stop);
+            members.push(member);
+            targets.push(target);
+            tasks.push(source);
+        }
         let scraper = Scraper {
             id: config.id.clone(),
             url: config.metrics.clone(),
             every: self.hub.scrape_interval,
             pressure_ceiling: self.hub.pressure_ceiling,
             state: Arc::clone(&self.state),
-            targets: vec![target],
+            targets,
+            read: scraped,
             client: self.client.clone(),
         };
-        let scraper = self.tasks.spawn(scraper.run(stop.clone()));
+        tasks.push(self.tasks.spawn(scraper.run(stop.clone())));
+        self.forget_after(config, tasks);
+        Follower { config: config.clone(), members, stop }
+    }
+
+    /// Follows one rank of a replica, or the replica itself where it has no others.
+    fn follow_rank(
+        &self,
+        config: &ReplicaConfig,
+        rank: Option<u32>,
+        scraped: &LastScrape,
+        stop: &CancellationToken,
+    ) -> (Member, ScrapeTarget, JoinHandle<()>) {
+        let index = self.state.follow(config, rank);
+        let metrics = self.metrics.replica(&config.member_id(rank));
+        let (changed, changes) = mpsc::channel(1);
+        let (view, scrapes) = watch::channel(ScrapeView::default());
+        let publisher = Publisher { index, name: config.member_id(rank), rank };
+        let (state, of_source, scraped) = (Arc::clone(&self.state), metrics.clone(), scraped.clone());
+        let source = match config.event_stream() {
+            Some(_) => {
+                let stream = EventStream::new(config, rank);
+                let source = Source::new(publisher, stream, &self.hub, state, of_source, scraped);
+                self.tasks.spawn(source.run(changes, stop.clone()))
+            }
+            None => {
+                let sockets = Sockets::new(config, rank);
+                let source = Source::new(publisher, sockets, &self.hub, state, of_source, scraped);
+                self.tasks.spawn(source.run(changes, stop.clone()))
+            }
+        };
+        let ranks = rank.map(|rank| (rank, config.data_parallel_size));
+        let target = ScrapeTarget { index, rank: ranks, metrics: metrics.clone(), changed, view };
+        (Member { index, rank, metrics, scrapes }, target, source)
+    }
+
+    /// Drops the replica's metrics once its tasks have ended.
+    fn forget_after(&self, config: &ReplicaConfig, tasks: Vec<JoinHandle<()>>) {
+        let names: Vec<String> = config.ranks().map(|rank| config.member_id(rank)).collect();
         let (id, followers, all) = (config.id.clone(), Arc::clone(&self.followers), Arc::clone(&self.metrics));
         self.tasks.spawn(async move {
-            let _ = tokio::join!(source, scraper);
+            for task in tasks {
+                let _ = task.await;
+            }
             // Not if one of this id is followed again meanwhile: its counters go on.
             let followers = lock(&followers);
-            if !followers.contains_key(&id) {
-                all.forget(&id);
-            }
+            let follower = followers.get(&id);
+            let stays = |name: &String| follower.is_some_and(|follower| follower.has_member(name));
+            names.iter().filter(|name| !stays(name)).for_each(|name| all.forget(name));
         });
-        let member = Member { index, rank: None, metrics, scrapes };
-        Follower { config: config.clone(), members: vec![member], stop }
+    }
+}
+
+// === impl Follower ===
+
+impl Follower {
+    fn has_member(&self, name: &str) -> bool {
+        self.members.iter().any(|member| self.config.member_id(member.rank) == name)
     }
 }
 

@@ -12,7 +12,7 @@ use super::snapshot::{MAX_BLOCKS, ReplicaSnapshot, in_runs};
 use crate::fingerprint::{BlockSize, PrefixHash};
 use crate::native::engine::KvEvent;
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock,
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
 };
 use crate::publisher::Publisher;
 
@@ -30,6 +30,8 @@ pub struct ReplicaView {
     pub index: ReplicaIndex,
     /// Its id.
     pub id: String,
+    /// Its rank, where it is one of several.
+    pub data_parallel_rank: Option<u32>,
     /// Where Envoy reaches it; `None` until its name was resolved.
     pub address: Option<String>,
     /// Whether all that it holds is known.
@@ -50,6 +52,10 @@ pub struct Followed {
 #[derive(Debug)]
 struct Replica {
     id: String,
+    /// The rank, where the replica has several, each of which is one here.
+    rank: Option<u32>,
+    /// Whether it was found out what there is to know of it, if only that it is not there.
+    is_settled: bool,
     /// The scope of the base model.
     base: Scope,
     cache: ReplicaCache,
@@ -69,11 +75,11 @@ struct Announced {
 // === impl Followed ===
 
 impl Followed {
-    /// Follows a replica, of which nothing is known yet.
-    pub fn follow(&mut self, config: &ReplicaConfig) -> ReplicaIndex {
+    /// Follows a replica, or a rank of it, of which nothing is known yet.
+    pub fn follow(&mut self, config: &ReplicaConfig, rank: Option<u32>) -> ReplicaIndex {
         let index = ReplicaIndex(self.next);
         self.next += 1;
-        self.replicas.insert(index, Replica::new(config));
+        self.replicas.insert(index, Replica::new(config, rank));
         index
     }
 
@@ -90,6 +96,7 @@ impl Followed {
         let announced = state.announced.take()?;
         publisher.publish(Observation::ReplicaGone { replica: announced.slot });
         state.stats = None;
+        state.is_settled = true;
         state.cache.clear(&mut Vec::new(), &mut Tally::default());
         Some(())
     }
@@ -102,17 +109,34 @@ impl Followed {
             return Some(false);
         }
         publisher.scope(&state.base);
-        let slot = publisher.replica_up(state.member(), address)?;
+        let slot = publisher.replica_up(state.member(), address, state.rank)?;
         state.announced = Some(Announced { slot, address: address.to_owned(), complete: false, reasserted_ms: None });
+        state.is_settled = false;
         state.stats = None;
         // Not a change to publish: the earlier generation ends when this one is complete.
         state.cache.clear(&mut Vec::new(), &mut Tally::default());
         Some(true)
     }
 
+    /// `replica` is built anew: what is applied from now on is of a new generation, which counts once it is complete. Until
+    /// then the one before it does. None if it was not complete.
+    pub fn renew(&mut self, replica: ReplicaIndex, publisher: &mut Publisher) -> Option<()> {
+        let state = self.replicas.get_mut(&replica)?;
+        let address = state.announced.as_ref().filter(|announced| announced.complete)?.address.clone();
+        let slot = publisher.replica_up(state.member(), &address, state.rank)?;
+        state.announced = Some(Announced { slot, address, complete: false, reasserted_ms: None });
+        if let Some(stats) = state.stats {
+            publisher.publish(Observation::Stats { replica: slot, stats });
+        }
+        state.cache.clear(&mut Vec::new(), &mut Tally::default());
+        Some(())
+    }
+
     /// All that `replica` holds has been applied, or can no longer be learned.
     pub fn complete(&mut self, replica: ReplicaIndex, publisher: &mut Publisher) -> Option<()> {
-        let announced = self.replicas.get_mut(&replica)?.announced.as_mut()?;
+        let state = self.replicas.get_mut(&replica)?;
+        state.is_settled = true;
+        let announced = state.announced.as_mut()?;
         if !std::mem::replace(&mut announced.complete, true) {
             publisher.publish(Observation::ReplicaComplete { replica: announced.slot });
         }
@@ -212,6 +236,16 @@ impl Followed {
         self.replicas.values().filter_map(Replica::snapshot).collect()
     }
 
+    /// Blocks that `replica` holds in T1, T2 and T3.
+    pub fn blocks_by_tier(&self, replica: ReplicaIndex) -> [usize; 3] {
+        let held = self.replicas.get(&replica).into_iter().flat_map(|replica| replica.cache.held());
+        held.fold([0, 0, 0], |[near, local, remote], (_, _, block)| match block.tier() {
+            Tier::T1 => [near + 1, local, remote],
+            Tier::T2 => [near, local + 1, remote],
+            Tier::T3 | Tier::Unspecified => [near, local, remote + 1],
+        })
+    }
+
     /// Every replica, in the order in which they came.
     pub fn view(&self) -> Vec<ReplicaView> {
         self.replicas.iter().map(|(index, replica)| replica.view(*index)).collect()
@@ -219,7 +253,7 @@ impl Followed {
 
     /// Whether of every replica is known all that can be.
     pub fn is_complete(&self) -> bool {
-        self.replicas.values().all(|replica| replica.announced.as_ref().is_some_and(|announced| announced.complete))
+        self.replicas.values().all(|replica| replica.is_settled)
     }
 
     /// Tokens in a block of the first replica that serves this model under this hash scheme, or else under any.
@@ -274,7 +308,7 @@ fn stored_block((hash, token_count): &(PrefixHash, u32)) -> StoredBlock {
 // === impl Replica ===
 
 impl Replica {
-    fn new(config: &ReplicaConfig) -> Replica {
+    fn new(config: &ReplicaConfig, rank: Option<u32>) -> Replica {
         let base = Scope {
             tenant_id: config.tenant.clone(),
             model_id: config.model.clone(),
@@ -282,7 +316,8 @@ impl Replica {
             adapter_id: String::new(),
         };
         let cache = ReplicaCache::new(config.block_size).with_adapter_names(config.adapter_names.clone());
-        Replica { id: config.id.clone(), base, cache, announced: None, stats: None }
+        let id = config.member_id(rank);
+        Replica { id, rank, is_settled: false, base, cache, announced: None, stats: None }
     }
 
     fn member(&self) -> Member {
@@ -295,6 +330,7 @@ impl Replica {
             slot: announced.slot,
             member: self.member(),
             address: announced.address.clone(),
+            data_parallel_rank: self.rank,
             stats: self.stats,
             complete: announced.complete,
             reasserted_ms: announced.reasserted_ms,
@@ -306,6 +342,7 @@ impl Replica {
         ReplicaView {
             index,
             id: self.id.clone(),
+            data_parallel_rank: self.rank,
             address: self.announced.as_ref().map(|announced| announced.address.clone()),
             complete: self.announced.as_ref().is_some_and(|announced| announced.complete),
             blocks: self.cache.len(),

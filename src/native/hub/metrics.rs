@@ -71,6 +71,9 @@ struct HubMetrics {
     restarts: Family<ReplicaLabel, Counter>,
     clears: Family<ReplicaLabel, Counter>,
     connections_lost: Family<ReplicaLabel, Counter>,
+    suspensions: Family<ReplicaLabel, Counter>,
+    gone: Family<ReplicaLabel, Counter>,
+    incomplete: Family<ReplicaLabel, Gauge>,
     reassertions: Family<ReplicaLabel, Counter>,
     reassert_suspended: Family<ReplicaLabel, Gauge>,
     scrapes_failed: Family<ReasonLabel, Counter>,
@@ -102,8 +105,9 @@ pub struct ReplicaMetrics {
     skipped: Family<ReasonLabel, Counter>,
     scrapes_failed: Family<ReasonLabel, Counter>,
     cache_usage: Family<ReplicaLabel, Gauge<f64, AtomicU64>>,
-    clears: Counter,
     times: Arc<EventTimes>,
+    /// Times that all blocks were given up, by the engine's word or for want of it.
+    pub clears: Counter,
     /// Messages found to be missing.
     pub gaps: Counter,
     /// Replays asked for.
@@ -114,6 +118,12 @@ pub struct ReplicaMetrics {
     pub restarts: Counter,
     /// Connections to the publisher that ended.
     pub connections_lost: Counter,
+    /// Times that nothing was applied for a while, since too much was missing.
+    pub suspensions: Counter,
+    /// Times that the replica was announced as gone.
+    pub gone: Counter,
+    /// 1 while the replica may hold more than is known.
+    pub incomplete: Gauge,
     /// Times that the replica was said to hold still what it held.
     pub reassertions: Counter,
     /// 1 while that is not said although it should be.
@@ -228,6 +238,9 @@ impl Metrics {
             replays_failed: self.hub.replays_failed.get_or_create_owned(&label),
             restarts: self.hub.restarts.get_or_create_owned(&label),
             connections_lost: self.hub.connections_lost.get_or_create_owned(&label),
+            suspensions: self.hub.suspensions.get_or_create_owned(&label),
+            gone: self.hub.gone.get_or_create_owned(&label),
+            incomplete: self.hub.incomplete.get_or_create_owned(&label),
             reassertions: self.hub.reassertions.get_or_create_owned(&label),
             reassert_suspended: self.hub.reassert_suspended.get_or_create_owned(&label),
             scrapes_failed: self.hub.scrapes_failed.clone(),
@@ -333,12 +346,17 @@ impl HubMetrics {
         add("restarts", "Times that an engine was found to have started over", &metrics.restarts);
         add("clears", "Times that a replica's blocks were all given up", &metrics.clears);
         add("connections_lost", "Connections to an event publisher that ended", &metrics.connections_lost);
+        let help = "Times that a replica was not followed for a while, since too many event messages were missing";
+        add("suspensions", help, &metrics.suspensions);
+        add("gone", "Times that a replica was announced as gone", &metrics.gone);
         add("reassertions", "Times that a replica was said to hold still what it held", &metrics.reassertions);
         let mut add = |name: &str, help: &str, family: &Family<ReplicaLabel, Gauge>| {
             registry.register(name, help, family.clone());
             by_replica.push(Box::new(family.clone()));
         };
         add("connected", "1 while connected to the event publisher", &metrics.connected);
+        let help = "1 while a replica may hold blocks that are not known, as the events that said so cannot be had";
+        add("incomplete", help, &metrics.incomplete);
         add("unreadable", "1 while nothing that an engine sends can be read", &metrics.unreadable);
         let help = "1 while a replica is not said to hold what it held, as events may have been missed";
         add("reassert_suspended", help, &metrics.reassert_suspended);

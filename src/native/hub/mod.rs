@@ -45,8 +45,10 @@ mod snapshot;
 mod sockets;
 mod source;
 mod state;
+mod stream;
 mod subscriber;
 mod sweep;
+mod transport;
 mod window;
 mod yaml;
 

@@ -25,6 +25,11 @@ pub fn is_host_and_port(address: &str) -> bool {
     host_is_name && port.parse::<u16>().is_ok_and(|port| port != 0)
 }
 
+/// The port at the end of an endpoint.
+pub fn port(endpoint: &str) -> Option<u16> {
+    endpoint.rsplit_once(':').and_then(|(_, port)| port.parse().ok())
+}
+
 /// `url`, if it is one of plain HTTP.
 pub fn http_url(url: &str) -> Option<Uri> {
     url.parse::<Uri>().ok().filter(|uri| uri.scheme_str() == Some("http") && uri.host().is_some())
@@ -83,10 +88,12 @@ impl Problems {
         }
     }
 
-    /// Checks a ZeroMQ endpoint.
-    pub fn endpoint(&mut self, field: &str, value: &str) {
+    /// Checks a ZeroMQ endpoint, and those of further ranks at the ports after it.
+    pub fn endpoint(&mut self, field: &str, value: &str, ranks: u64) {
         if !value.strip_prefix("tcp://").is_some_and(is_host_and_port) {
             self.add(field, value, "tcp://host:port with a port of 1 to 65535");
+        } else if port(value).is_some_and(|port| u64::from(port) + ranks - 1 > u64::from(u16::MAX)) {
+            self.add(field, value, &format!("a port with {} more ports after it", ranks - 1));
         }
     }
 }

@@ -86,6 +86,8 @@ pub struct ReplicaReport {
     pub connected: bool,
     /// Whether of it is known all that can be.
     pub complete: bool,
+    /// Whether it may hold blocks that are not known, as the events that said so cannot be had.
+    pub incomplete: bool,
     /// Blocks held.
     pub blocks: usize,
     /// The same by tier: `T1` (the engine's own cache), `T2` (offloaded), `T3` (remote).

@@ -24,7 +24,7 @@ use super::clock::unix_ms;
 use super::exposition::{EngineFigures, EngineReport};
 use super::followed::ReplicaIndex;
 use super::metrics::ReplicaMetrics;
-use super::source::ProcessChanged;
+use super::source::{LastScrape, ProcessChanged};
 use super::state::HubState;
 use crate::observation::ReplicaStats;
 
@@ -52,6 +52,8 @@ pub struct Scraper {
     pub state: Arc<HubState>,
     /// Whom they are about: the replica, or each of its ranks.
     pub targets: Vec<ScrapeTarget>,
+    /// Told of each text that was read.
+    pub read: LastScrape,
     /// Shared by all scrapers.
     pub client: ScrapeClient,
 }
@@ -145,7 +147,10 @@ impl Scraper {
         loop {
             ticks.tick().await;
             let silent = Err((ScrapeFault::TimedOut, "no answer in time".to_owned()));
-            let read = timeout(ANSWER_LIMIT, self.read()).await.unwrap_or(silent);
+            let read = timeout(ANSWER_LIMIT, self.report()).await.unwrap_or(silent);
+            if read.is_ok() {
+                self.read.note(Instant::now());
+            }
             let faults = self.targets.iter().zip(&mut earlier).map(|(target, earlier)| {
                 let fault = match &read {
                     Ok(report) => self.take(report, target, earlier),
@@ -211,7 +216,7 @@ impl Scraper {
         }
     }
 
-    async fn read(&self) -> Result<EngineReport, (ScrapeFault, String)> {
+    async fn report(&self) -> Result<EngineReport, (ScrapeFault, String)> {
         let response = self.client.get(self.url.clone()).await;
         let response = response.map_err(|error| (ScrapeFault::NoConnection, error.to_string()))?;
         if !response.status().is_success() {

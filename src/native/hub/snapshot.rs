@@ -47,6 +47,8 @@ pub struct ReplicaSnapshot {
     pub member: Member,
     /// Where Envoy reaches it.
     pub address: String,
+    /// Its rank, where it is one of several at the address.
+    pub data_parallel_rank: Option<u32>,
     /// Its load, if it was reported.
     pub stats: Option<ReplicaStats>,
     /// Whether all that it holds is known.
@@ -63,7 +65,12 @@ impl ReplicaSnapshot {
     /// The observations that rebuild this replica.
     pub fn into_observations(self) -> impl Iterator<Item = Observation> {
         let replica = self.slot;
-        let up = Observation::ReplicaUp { replica, member: self.member, address: self.address };
+        let up = Observation::ReplicaUp {
+            replica,
+            member: self.member,
+            address: self.address,
+            data_parallel_rank: self.data_parallel_rank,
+        };
         let stats = self.stats.map(|stats| Observation::Stats { replica, stats });
         let reasserted = self.reasserted_ms.map(|at_ms| Observation::Reasserted { replica, at_ms });
         let complete = self.complete.then_some(Observation::ReplicaComplete { replica });
@@ -201,6 +208,7 @@ mod tests {
             slot: ReplicaSlot(4),
             member: Member::new("t", "m", "a"),
             address: "127.0.0.1:8000".into(),
+            data_parallel_rank: None,
             stats: Some(ReplicaStats::default()),
             complete: true,
             reasserted_ms: Some(30),

@@ -18,39 +18,98 @@ use zeromq::{
     DealerSocket, Socket, SocketEvent, SocketOptions, SocketRecv, SocketSend, SubSocket, ZmqError, ZmqMessage,
 };
 
+use super::config::ReplicaConfig;
+use super::transport::{Fault, Published, Transport, resolve};
+use crate::native::engine::{Batch, Dialect, decode};
+
 /// The sequence of the message that ends a replay.
 pub const END_OF_REPLAY: u64 = u64::MAX;
 
-/// One message of a publisher.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Published {
-    /// Its number.
-    pub sequence: u64,
-    /// The encoded batch.
-    pub payload: Bytes,
-}
-
-/// Why nothing more comes.
-#[derive(Debug)]
-pub enum Fault {
-    /// The connection ended, or the socket failed.
-    Lost(String),
-    /// Nothing came in time.
-    Silent,
-    /// A message that is not framed as expected.
-    Malformed,
+/// The publisher of one replica, or of one rank of it.
+pub struct Sockets {
+    address: String,
+    events_endpoint: String,
+    replay_endpoint: Option<String>,
+    topic: String,
+    dialect: Dialect,
+    subscriber: Option<Subscriber>,
+    replay: Option<Replay>,
 }
 
 /// A subscription, connected once.
-pub struct Subscriber {
+struct Subscriber {
     socket: SubSocket,
     events: mpsc::Receiver<SocketEvent>,
 }
 
 /// A replay under way.
-pub struct Replay {
+struct Replay {
     socket: DealerSocket,
     events: mpsc::Receiver<SocketEvent>,
+}
+
+// === impl Sockets ===
+
+impl Sockets {
+    /// Those of `replica`, of this rank if it has several, each at ports of its own.
+    pub fn new(replica: &ReplicaConfig, rank: Option<u32>) -> Sockets {
+        Sockets {
+            address: replica.address.clone(),
+            events_endpoint: replica.endpoint(&replica.kv_events, rank),
+            replay_endpoint: replica.kv_replay.as_ref().map(|endpoint| replica.endpoint(endpoint, rank)),
+            topic: replica.topic.clone(),
+            dialect: Dialect::of(replica.engine),
+            subscriber: None,
+            replay: None,
+        }
+    }
+}
+
+impl Transport for Sockets {
+    fn replays(&self) -> bool {
+        self.replay_endpoint.is_some()
+    }
+
+    async fn resolve(&mut self) -> Result<String, Fault> {
+        resolve(&self.address).await
+    }
+
+    async fn connect(&mut self, limit: Duration) -> Result<(), Fault> {
+        self.subscriber = None;
+        self.subscriber = Some(Subscriber::connect(&self.events_endpoint, &self.topic, limit).await?);
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Result<Published, Fault> {
+        match &mut self.subscriber {
+            Some(subscriber) => subscriber.next().await,
+            None => Err(Fault::Lost("not connected".into())),
+        }
+    }
+
+    async fn request_replay(&mut self, first: u64, limit: Duration) -> Result<(), Fault> {
+        self.replay = None;
+        let Some(endpoint) = &self.replay_endpoint else {
+            return Err(Fault::Lost("there is no replay endpoint".into()));
+        };
+        self.replay = Some(Replay::request(endpoint, first, limit).await?);
+        Ok(())
+    }
+
+    async fn next_replayed(&mut self, limit: Duration) -> Result<Option<Published>, Fault> {
+        match &mut self.replay {
+            Some(replay) => replay.next(limit).await,
+            None => Err(Fault::Lost("no replay is under way".into())),
+        }
+    }
+
+    fn end_replay(&mut self) {
+        self.replay = None;
+    }
+
+    fn decode(&self, payload: &Bytes) -> Result<Batch, String> {
+        decode(payload, &self.dialect).map_err(|error| error.to_string())
+    }
 }
 
 // === impl Subscriber ===
@@ -60,7 +119,7 @@ impl Subscriber {
     ///
     /// # Errors
     /// When there is no connection within `limit`.
-    pub async fn connect(endpoint: &str, topic: &str, limit: Duration) -> Result<Subscriber, Fault> {
+    async fn connect(endpoint: &str, topic: &str, limit: Duration) -> Result<Subscriber, Fault> {
         let mut socket = SubSocket::with_options(options(limit));
         let events = socket.monitor();
         socket.subscribe(topic).await?;
@@ -72,7 +131,7 @@ impl Subscriber {
     ///
     /// # Errors
     /// [`Fault::Lost`] once; [`Fault::Malformed`] for a message that can be skipped.
-    pub async fn next(&mut self) -> Result<Published, Fault> {
+    async fn next(&mut self) -> Result<Published, Fault> {
         loop {
             tokio::select! {
                 biased;
@@ -93,7 +152,7 @@ impl Replay {
     ///
     /// # Errors
     /// When there is no connection within `limit`.
-    pub async fn request(endpoint: &str, first: u64, limit: Duration) -> Result<Replay, Fault> {
+    async fn request(endpoint: &str, first: u64, limit: Duration) -> Result<Replay, Fault> {
         let mut socket = DealerSocket::with_options(options(limit));
         let events = socket.monitor();
         connected(&mut socket, endpoint, limit).await?;
@@ -107,7 +166,7 @@ impl Replay {
     ///
     /// # Errors
     /// When nothing comes within `limit`, the connection ends, or a message is malformed.
-    pub async fn next(&mut self, limit: Duration) -> Result<Option<Published>, Fault> {
+    async fn next(&mut self, limit: Duration) -> Result<Option<Published>, Fault> {
         let message = timeout(limit, self.receive()).await.map_err(|_| Fault::Silent)??;
         if !(2..=4).contains(&message.len()) {
             return Err(Fault::Malformed);
@@ -165,18 +224,6 @@ impl From<ZmqError> for Fault {
     }
 }
 
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Fault::Lost(why) => f.write_str(why),
-            Fault::Silent => f.write_str("no answer in time"),
-            Fault::Malformed => f.write_str("a message is not framed as [topic, 8-byte sequence, payload]"),
-        }
-    }
-}
-
-impl std::error::Error for Fault {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +239,9 @@ mod tests {
         for frames in [vec![&b""[..], &sequence, b"p"], vec![b"", b"topic", &sequence, b"p"], vec![&sequence, b"p"]] {
             let published = published(&message(&frames)).unwrap();
             assert_eq!((published.sequence, published.payload.as_ref()), (5, &b"p"[..]));
+        }
+        for frames in [vec![&b""[..], &[0xFF; 8], b""], vec![b"", b"", &[0xFF; 8], b""]] {
+            assert_eq!(published(&message(&frames)).unwrap().sequence, END_OF_REPLAY);
         }
         assert!(matches!(published(&message(&[b"", b"short", b"p"])), Err(Fault::Malformed)));
         assert!(matches!(published(&message(&[b"one"])), Err(Fault::Malformed)));

@@ -131,9 +131,9 @@ impl HubState {
         self.sequence.subscribe()
     }
 
-    /// Follows a replica, of which nothing is known yet.
-    pub fn follow(&self, config: &ReplicaConfig) -> ReplicaIndex {
-        self.change_both(|followed, _| followed.follow(config))
+    /// Follows a replica, or a rank of it, of which nothing is known yet.
+    pub fn follow(&self, config: &ReplicaConfig, rank: Option<u32>) -> ReplicaIndex {
+        self.change_both(|followed, _| followed.follow(config, rank))
     }
 
     /// `replica` is gone and not followed any more.
@@ -150,6 +150,11 @@ impl HubState {
     /// holds nothing yet.
     pub fn announce(&self, replica: ReplicaIndex, address: &str) -> bool {
         self.change_both(|followed, publisher| followed.announce(replica, address, publisher)).unwrap_or(false)
+    }
+
+    /// `replica` is built anew: what is applied from now on counts once it is complete.
+    pub fn renew(&self, replica: ReplicaIndex) {
+        self.change_both(|followed, publisher| followed.renew(replica, publisher));
     }
 
     /// All that `replica` holds has been applied, or can no longer be learned.
@@ -261,6 +266,11 @@ impl HubState {
         self.look(|inner| inner.followed.view())
     }
 
+    /// Blocks that `replica` holds in T1, T2 and T3. It looks at each of them.
+    pub fn blocks_by_tier(&self, replica: ReplicaIndex) -> [usize; 3] {
+        self.look(|inner| inner.followed.blocks_by_tier(replica))
+    }
+
     /// Whether the replicas are found, and of every followed one is known all that can be.
     pub fn is_complete(&self) -> bool {
         !self.awaits_replicas() && self.look(|inner| inner.followed.is_complete())
@@ -319,7 +329,7 @@ mod tests {
 
     fn state() -> HubState {
         let state = HubState::new(7, Publisher::new(PublisherLimits::default()), 1 << 20);
-        assert_eq!(state.follow(&replica()), A);
+        assert_eq!(state.follow(&replica(), None), A);
         state
     }
 
@@ -426,7 +436,7 @@ mod tests {
         assert_eq!((state.view()[0].blocks, state.snapshot().replicas[0].slot), (0, ReplicaSlot(2)));
         state.unfollow(A);
         assert!(state.view().is_empty() && state.snapshot().replicas.is_empty());
-        assert_eq!(state.follow(&replica()), ReplicaIndex(1), "numbers do not repeat");
+        assert_eq!(state.follow(&replica(), None), ReplicaIndex(1), "numbers do not repeat");
     }
 
     #[test]

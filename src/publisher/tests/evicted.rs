@@ -144,6 +144,7 @@ fn delivered_hits_are_counted_block_by_block_in_lfu_tenants_only() {
             matched_blocks: 2,
             hit_probability: 1.0,
             tier: Tier::T1,
+            data_parallel_rank: None,
         };
         let hint = RankedReplica { matched_blocks: 0, ..delivered.clone() };
         publisher.credit(&scope(), &request, &[delivered.clone(), hint.clone()]);

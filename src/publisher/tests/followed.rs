@@ -19,9 +19,9 @@ fn numbers_are_given_once_and_never_again() {
     let first = publisher.scope(&scope()).unwrap();
     assert_eq!(publisher.scope(&scope()), Some(first));
     assert_ne!(publisher.scope(&in_adapter("lora")), Some(first));
-    let replica = publisher.replica_up(member("e"), "10.0.0.1:80").unwrap();
+    let replica = publisher.replica_up(member("e"), "10.0.0.1:80", None).unwrap();
     assert!(publisher.publish(Observation::ReplicaGone { replica }));
-    assert_ne!(publisher.replica_up(member("e"), "10.0.0.1:80"), Some(replica));
+    assert_ne!(publisher.replica_up(member("e"), "10.0.0.1:80", None), Some(replica));
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn a_followed_replica_counts_for_neither_cap_nor_quota() {
     let quotas = BTreeMap::from([("t".to_owned(), 1)]);
     let mut publisher = Publisher::new(PublisherLimits { max_entries: 1, quotas, ..PublisherLimits::default() });
     let slot = publisher.scope(&scope()).unwrap();
-    let replica = publisher.replica_up(member("e"), "10.0.0.1:80").unwrap();
+    let replica = publisher.replica_up(member("e"), "10.0.0.1:80", None).unwrap();
     for hash in ["a", "b", "c"] {
         assert!(publisher.publish(stored(replica, slot, hash)));
     }
@@ -50,7 +50,7 @@ fn what_is_reported_of_a_followed_replica_is_left_out() {
     let mut publisher = publisher();
     let slot = publisher.scope(&scope()).unwrap();
     publisher.report(&update("e", vec![entry("a", 16)]), NOW_MS);
-    let replica = publisher.replica_up(member("e"), "10.0.0.1:80").unwrap();
+    let replica = publisher.replica_up(member("e"), "10.0.0.1:80", None).unwrap();
     assert_eq!(letters(&publisher, "e"), "", "who follows it knows better than who reported it");
     let stats = Some(ReportedStats::default());
     let report = CacheStateUpdate { stats, ..update("e", vec![entry("b", 16)]) };
@@ -74,7 +74,7 @@ fn only_what_is_seen_at_followed_replicas_can_be_published() {
     publisher.report(&update("r", vec![entry("a", 16)]), NOW_MS);
     let slot = publisher.scope(&scope()).unwrap();
     let (reported, _) = publisher.index().members(&scope()).next().unwrap();
-    let replica = publisher.replica_up(member("e"), "").unwrap();
+    let replica = publisher.replica_up(member("e"), "", None).unwrap();
     publisher.take_changes();
     for refused in [
         stored(reported, slot, "b"),
@@ -85,7 +85,7 @@ fn only_what_is_seen_at_followed_replicas_can_be_published() {
         stored(replica, ScopeSlot(99), "b"),
         Observation::Removed { replica, scope: ScopeSlot(99), keys: vec![key("a")] },
         Observation::Scope { slot, scope: in_adapter("x") },
-        Observation::ReplicaUp { replica, member: member("x"), address: String::new() },
+        Observation::ReplicaUp { replica, member: member("x"), address: String::new(), data_parallel_rank: None },
         Observation::PolicyGone { tenant_id: None },
     ] {
         assert!(!publisher.publish(refused.clone()), "{refused:?}");

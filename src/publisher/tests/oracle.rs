@@ -181,6 +181,7 @@ fn deliver(publisher: &mut Publisher, place: &Place) {
         matched_blocks: 1,
         hit_probability: 1.0,
         tier: Tier::T1,
+        data_parallel_rank: None,
     };
     drop(members);
     let exact = RequestChain::Exact { key: BlockKey::from_bytes(&hash).unwrap() };

@@ -12,7 +12,7 @@ fn a_prefix_is_stored_with_what_the_report_says() {
     assert_eq!((stored.token_count, stored.tier, stored.last_seen_ms), (40, Tier::T2, 1_699_999_999_000));
     let changes = publisher.take_changes();
     let [
-        Observation::ReplicaUp { replica, member, address },
+        Observation::ReplicaUp { replica, member, address, data_parallel_rank: None },
         Observation::ReplicaComplete { replica: complete },
         Observation::Scope { slot, scope: named },
         Observation::Stored(Stored { replica: holder, scope: within, .. }),

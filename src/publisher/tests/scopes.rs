@@ -40,7 +40,7 @@ fn a_scope_makes_room_once_nothing_is_held_in_it() {
 fn a_scope_of_a_followed_replica_stays_while_the_replica_holds_what_is_too_old() {
     let mut publisher = publisher();
     let slot = publisher.scope(&scope()).unwrap();
-    let replica = publisher.replica_up(Member::new("t", "m", "f"), "10.0.0.1:80").unwrap();
+    let replica = publisher.replica_up(Member::new("t", "m", "f"), "10.0.0.1:80", None).unwrap();
     let stored = |keys: &[&str]| {
         Observation::Stored(Stored {
             replica,
@@ -83,7 +83,7 @@ fn a_scope_of_a_followed_replica_stays_while_the_replica_holds_what_is_too_old()
 fn what_is_re_asserted_does_not_go_by_age_and_what_went_can_be_published_again() {
     let mut publisher = publisher();
     let slot = publisher.scope(&scope()).unwrap();
-    let replica = publisher.replica_up(Member::new("t", "m", "f"), "10.0.0.1:80").unwrap();
+    let replica = publisher.replica_up(Member::new("t", "m", "f"), "10.0.0.1:80", None).unwrap();
     let stored = |last_seen_ms| {
         let block = |hash| crate::observation::StoredBlock { key: key(hash), token_count: 16 };
         let blocks = vec![block("a"), block("b")];

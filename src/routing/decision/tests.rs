@@ -19,7 +19,15 @@ fn index(held: &[(u64, u64)]) -> Index {
         let replica = ReplicaSlot(at as u32 + 1);
         let replica_id = format!("r{}", replica.0);
         let member = Member::new("t", "m", replica_id);
-        index.apply(1, Observation::ReplicaUp { replica, member, address: format!("10.0.0.{}:80", replica.0) });
+        index.apply(
+            1,
+            Observation::ReplicaUp {
+                replica,
+                member,
+                address: format!("10.0.0.{}:80", replica.0),
+                data_parallel_rank: None,
+            },
+        );
         index.apply(1, Observation::ReplicaComplete { replica });
         index.apply(
             1,

@@ -225,7 +225,12 @@ fn what_is_still_arriving_is_not_unknown() {
     let mut facts = holding(&THREE);
     for (slot, tenant, model) in [(11, "acme", "m"), (12, "default", "n")] {
         let member = Member::new(tenant, model, "new");
-        facts.push(Observation::ReplicaUp { replica: ReplicaSlot(slot), member, address: "10.0.0.9:80".into() });
+        facts.push(Observation::ReplicaUp {
+            replica: ReplicaSlot(slot),
+            member,
+            address: "10.0.0.9:80".into(),
+            data_parallel_rank: None,
+        });
     }
     let mut vm = Vm::told(more, facts);
     for (tenant, model, expected) in [
@@ -248,7 +253,12 @@ fn what_a_client_asked_for_cannot_break_the_log() {
         let tenant = format!("t{slot:02}\n{}", "x".repeat(100));
         let scope = Scope { tenant_id: tenant.clone(), ..scope() };
         facts.push(Observation::Scope { slot: ScopeSlot(slot), scope });
-        facts.push(Observation::ReplicaUp { replica, member: Member::new(tenant, "m", "a"), address: String::new() });
+        facts.push(Observation::ReplicaUp {
+            replica,
+            member: Member::new(tenant, "m", "a"),
+            address: String::new(),
+            data_parallel_rank: None,
+        });
         let blocks = vec![StoredBlock { key: BlockKey::Hash64(1), token_count: 16 }];
         let last_seen_ms = START_NS / 1_000_000;
         facts.push(Observation::Stored(Stored {

@@ -7,13 +7,16 @@ use serde::Deserialize;
 
 use super::defaults;
 use crate::fingerprint::BlockSize;
-use crate::native::hub::problems::{Problems, http_url, is_host_and_port};
+use crate::native::hub::problems::{Problems, http_url, is_host_and_port, port};
 
 /// The most replicas.
 pub const MAX_REPLICAS: usize = 4_096;
 
 /// The most ranks of one replica.
 pub(super) const MAX_RANKS: u64 = 1_024;
+
+/// What the endpoint of a gRPC stream of events begins with.
+const GRPC: &str = "grpc://";
 
 /// Whose events a replica sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -37,9 +40,9 @@ pub struct ReplicaConfig {
     pub id: String,
     /// `host:port` as Envoy knows it.
     pub address: String,
-    /// The engine's event publisher.
+    /// The engine's event publisher; that of rank 0, where there are several, with the others at the ports after it.
     pub kv_events: String,
-    /// The engine's replay socket.
+    /// The engine's replay socket; with several ranks as `kv_events`.
     pub kv_replay: Option<String>,
     /// The prefix of the topics to subscribe to; empty for all.
     pub topic: String,
@@ -59,6 +62,34 @@ pub struct ReplicaConfig {
     pub data_parallel_size: u32,
     /// Names of LoRA adapters by the number that the engine gives them, for engines that do not say the name.
     pub adapter_names: BTreeMap<i64, String>,
+}
+
+// === impl ReplicaConfig ===
+
+impl ReplicaConfig {
+    /// Its ranks: each has a cache of its own, so that it counts as a replica. None for the only one.
+    pub fn ranks(&self) -> impl Iterator<Item = Option<u32>> + use<> {
+        let several = self.data_parallel_size > 1;
+        (0..self.data_parallel_size).map(move |rank| several.then_some(rank))
+    }
+
+    /// The id under which a rank is announced.
+    pub fn member_id(&self, rank: Option<u32>) -> String {
+        rank.map_or_else(|| self.id.clone(), |rank| format!("{}/dp{rank}", self.id))
+    }
+
+    /// Where a rank has what rank 0 has at `endpoint`: the port is that of rank 0 and the rank, as engines choose it.
+    pub fn endpoint(&self, endpoint: &str, rank: Option<u32>) -> String {
+        let (Some((host, _)), Some(port)) = (endpoint.rsplit_once(':'), port(endpoint)) else {
+            return endpoint.to_owned();
+        };
+        format!("{host}:{}", u32::from(port).saturating_add(rank.unwrap_or(0)))
+    }
+
+    /// `host:port` of the engine's gRPC stream of events, if that is what is to be followed.
+    pub fn event_stream(&self) -> Option<&str> {
+        self.kv_events.strip_prefix(GRPC)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -143,16 +174,24 @@ fn replica(at: usize, raw: RawReplica, problems: &mut Problems) -> ReplicaConfig
     if !is_host_and_port(&raw.address) {
         problems.add(&field("address"), &raw.address, "host:port with a port of 1 to 65535, IPv6 in brackets");
     }
-    problems.endpoint(&field("kv_events"), &raw.kv_events);
+    let ranks = problems.number(&field("data_parallel_size"), raw.data_parallel_size, 1, 1, MAX_RANKS);
+    let is_stream = raw.kv_events.starts_with(GRPC);
+    if !is_stream {
+        problems.endpoint(&field("kv_events"), &raw.kv_events, ranks.max(1));
+    } else if !raw.kv_events.strip_prefix(GRPC).is_some_and(is_host_and_port) {
+        problems.add(&field("kv_events"), &raw.kv_events, "grpc://host:port with a port of 1 to 65535");
+    }
     if let Some(endpoint) = &raw.kv_replay {
-        problems.endpoint(&field("kv_replay"), endpoint);
+        if is_stream {
+            problems.add(&field("kv_replay"), endpoint, "nothing beside kv_events of grpc://, which replays itself");
+        }
+        problems.endpoint(&field("kv_replay"), endpoint, ranks.max(1));
     }
     let metrics = http_url(&metrics).unwrap_or_else(|| {
         problems.add(&field("metrics"), &metrics, "an http:// URL");
         Uri::default()
     });
     let block_size = block_size(&field("block_size"), raw.block_size, problems);
-    let ranks = problems.number(&field("data_parallel_size"), raw.data_parallel_size, 1, 1, MAX_RANKS);
     for name in raw.adapter_names.values() {
         problems.name(&field("adapter_names"), name);
     }

@@ -90,6 +90,55 @@ fn each_wrong_value_is_one_line_with_field_value_and_what_is_allowed() {
 }
 
 #[test]
+fn ranks_have_ids_and_ports_of_their_own() {
+    let read = |more: &str| HubConfig::from_yaml(&format!("replicas: [{{id: a, address: 'h:1', model: m, {more}}}]"));
+    let several = "kv_events: 'tcp://[::1]:5557', kv_replay: 'tcp://h:6000', data_parallel_size: 3";
+    let replica = read(several).unwrap().replicas.remove(0);
+    assert_eq!(replica.ranks().collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
+    assert_eq!(replica.member_id(Some(2)), "a/dp2");
+    assert_eq!(replica.endpoint(&replica.kv_events, Some(2)), "tcp://[::1]:5559");
+    let replica = read("kv_events: 'tcp://h:5557', data_parallel_size: 1").unwrap().replicas.remove(0);
+    assert_eq!((replica.ranks().collect::<Vec<_>>(), replica.member_id(None)), (vec![None], "a".to_owned()));
+    assert_eq!(replica.endpoint(&replica.kv_events, None), "tcp://h:5557");
+    for (more, problem) in [
+        (
+            "kv_events: 'tcp://h:65534', data_parallel_size: 3",
+            "replicas[0].kv_events is `tcp://h:65534`, allowed is a port with 2 more ports after it",
+        ),
+        (
+            "kv_events: 'ipc:///tmp/events', data_parallel_size: 2",
+            "replicas[0].kv_events is `ipc:///tmp/events`, allowed is tcp://host:port with a port of 1 to 65535",
+        ),
+        (
+            "kv_events: 'tcp://h:1', data_parallel_size: 0",
+            "replicas[0].data_parallel_size is `0`, allowed is 1 to 1024",
+        ),
+    ] {
+        assert_eq!(read(more).unwrap_err().problems, [problem]);
+    }
+}
+
+#[test]
+fn a_stream_of_events_needs_no_replay_socket() {
+    let read = |more: &str| HubConfig::from_yaml(&format!("replicas: [{{id: a, address: 'h:1', model: m, {more}}}]"));
+    let replica =
+        read("kv_events: 'grpc://h:50051', engine: sglang, data_parallel_size: 2").unwrap().replicas.remove(0);
+    assert_eq!((replica.event_stream(), replica.engine), (Some("h:50051"), EngineKind::Sglang));
+    for (more, problem) in [
+        (
+            "kv_events: 'grpc://h'",
+            "replicas[0].kv_events is `grpc://h`, allowed is grpc://host:port with a port of 1 to 65535",
+        ),
+        (
+            "kv_events: 'grpc://h:1', kv_replay: 'tcp://h:2'",
+            "replicas[0].kv_replay is `tcp://h:2`, allowed is nothing beside kv_events of grpc://, which replays itself",
+        ),
+    ] {
+        assert_eq!(read(more).unwrap_err().problems, [problem]);
+    }
+}
+
+#[test]
 fn unknown_fields_are_refused_by_name() {
     let problems = HubConfig::from_yaml(&format!("replicas: [{REPLICA}]\nheartbeats: 1")).unwrap_err().problems;
     assert_eq!(problems.len(), 1);

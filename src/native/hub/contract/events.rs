@@ -135,8 +135,12 @@ mod tests {
         let scope =
             Scope { tenant_id: "t".into(), model_id: "m".into(), hash_scheme: "s".into(), adapter_id: "lora".into() };
         let block = |hash| StoredBlock { key: BlockKey::Hash64(hash), token_count: 16 };
-        let up =
-            |replica| Observation::ReplicaUp { replica, member: Member::new("t", "m", "a"), address: String::new() };
+        let up = |replica| Observation::ReplicaUp {
+            replica,
+            member: Member::new("t", "m", "a"),
+            address: String::new(),
+            data_parallel_rank: None,
+        };
         vec![
             Observation::Scope { slot: SCOPE, scope },
             up(A),

@@ -1,7 +1,5 @@
 //! `/state`, put together from what the parts of the hub say of themselves.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::extract::State;
 
@@ -31,7 +29,9 @@ fn report(operations: &Operations) -> HubReport {
     let views = state.view();
     let replicas_total = views.len();
     let known = views.into_iter().filter_map(|view| Some((followers.remove(&view.index)?, view)));
-    let replicas = known.take(MAX_FOLLOWED).map(|(follower, view)| replica(&view, follower, now_ms));
+    let replicas = known
+        .take(MAX_FOLLOWED)
+        .map(|(follower, view)| replica(&view, state.blocks_by_tier(view.index), follower, now_ms));
     let (reported, reported_total) = state.read(reported);
     HubReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -61,7 +61,7 @@ fn stream(view: StreamView, sequence: u64, now_ms: u64) -> StreamReport {
     }
 }
 
-fn replica(view: &ReplicaView, follower: FollowerView, now_ms: u64) -> ReplicaReport {
+fn replica(view: &ReplicaView, by_tier: [usize; 3], follower: FollowerView, now_ms: u64) -> ReplicaReport {
     let FollowerView { config, rank, metrics, scrapes } = follower;
     let counts = metrics.counts();
     let ago = |ms: Option<u64>| ms.map(|ms| now_ms.saturating_sub(ms));
@@ -74,10 +74,11 @@ fn replica(view: &ReplicaView, follower: FollowerView, now_ms: u64) -> ReplicaRe
         engine: config.engine.as_str().to_owned(),
         data_parallel_size: config.data_parallel_size,
         data_parallel_rank: rank,
+        incomplete: metrics.incomplete.get() == 1,
         connected: metrics.connected.get() == 1,
         complete: view.complete,
         blocks: view.blocks,
-        blocks_by_tier: BTreeMap::from([("T1".to_owned(), view.blocks)]),
+        blocks_by_tier: ["T1", "T2", "T3"].map(str::to_owned).into_iter().zip(by_tier).collect(),
         event_sequence: metrics.last_sequence.get(),
         gaps: counts.gaps,
         replays: counts.replays,

@@ -20,7 +20,7 @@ use super::ScaleError;
 use super::content::{Conversation, mixed};
 use super::holder::Holder;
 use crate::native::fake::events::EventFormat;
-use crate::native::fake::publisher::{EventSink, Publisher, PublisherOptions};
+use crate::native::fake::publisher::{EventSink, Publisher, PublisherFaults, PublisherOptions};
 use crate::native::fake::server;
 use crate::native::load::envoy_config::EngineAddresses;
 
@@ -218,6 +218,7 @@ impl Replica {
             topic: "",
             format: EventFormat::default(),
             replay_buffer: NonZeroUsize::new(REPLAY_BATCHES).unwrap_or(NonZeroUsize::MIN),
+            faults: PublisherFaults::default(),
         };
         let (publisher, _) = Publisher::bind(options).await.map_err(ScaleError::new)?;
         let stop = CancellationToken::new();

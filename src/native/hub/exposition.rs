@@ -20,6 +20,7 @@ mod series;
 
 use std::collections::BTreeMap;
 
+use memchr::memchr3;
 use series::Series;
 
 /// The most ranks that are told apart.
@@ -230,7 +231,7 @@ fn named(line: &str) -> Option<(Figure, u8, &str)> {
     if !line.starts_with(['v', 's', 't', 'p']) {
         return None;
     }
-    let (name, rest) = line.split_at(line.find(['{', ' ', '\t'])?);
+    let (name, rest) = line.split_at_checked(memchr3(b'{', b' ', b'\t', line.as_bytes())?)?;
     let (figure, preference) = match name {
         "vllm:num_requests_running" | "sglang:num_running_reqs" | "trtllm_num_requests_running" => (Figure::Running, 0),
         "vllm:num_requests_waiting" | "sglang:num_queue_reqs" | "trtllm_num_requests_waiting" => (Figure::Waiting, 0),

@@ -139,19 +139,3 @@ proptest! {
         }
     }
 }
-
-#[test]
-#[ignore]
-fn zz_speed() {
-    let mut text = VLLM.repeat(1);
-    for bucket in 0..3_000 {
-        text += &format!(
-            "vllm:e2e_request_latency_seconds_bucket{{engine=\"0\",le=\"{bucket}\",model_name=\"org/name\"}} 12.0\n"
-        );
-    }
-    let start = std::time::Instant::now();
-    for _ in 0..100 {
-        std::hint::black_box(EngineReport::parse(&text));
-    }
-    println!("{} bytes in {:?}", text.len(), start.elapsed() / 100);
-}

@@ -18,7 +18,9 @@ mod policies;
 mod pool;
 mod producer;
 mod released;
+
 mod reset_killed;
+mod samples;
 mod text;
 mod trust;
 mod usage;

@@ -55,12 +55,20 @@ pub struct UnknownSample {
     pub part: String,
 }
 
-/// The sample with these addresses and this module.
+/// `envoy/envoy.yaml` with these addresses and this module.
 ///
 /// # Errors
 /// When the sample lacks one of the parts that are replaced.
 pub fn shipped(addresses: &Addresses, module: &Path) -> Result<Value, UnknownSample> {
-    let mut config: Value = serde_norway::from_str(SHIPPED).map_err(|error| UnknownSample::new(error.to_string()))?;
+    of_sample(SHIPPED, addresses, module)
+}
+
+/// A sample with these addresses and this module.
+///
+/// # Errors
+/// When the sample lacks one of the parts that are replaced.
+pub fn of_sample(sample: &str, addresses: &Addresses, module: &Path) -> Result<Value, UnknownSample> {
+    let mut config: Value = serde_norway::from_str(sample).map_err(|error| UnknownSample::new(error.to_string()))?;
     set_socket_address(at(&mut config, "admin.address")?, addresses.admin)?;
     let listener = named(at(&mut config, "static_resources.listeners")?, LISTENER)?;
     set_socket_address(at(listener, "address")?, addresses.envoy)?;

@@ -18,6 +18,8 @@ pub struct StackOptions {
     pub programs: Programs,
     /// How many engines.
     pub engines: usize,
+    /// The text of the Envoy sample that the stack runs; `envoy/envoy.yaml` unless told otherwise.
+    pub sample: &'static str,
     /// What each engine is like.
     pub engine: EngineOptions,
     /// What the engines serve: the first one the first of these, and round again. The hub and the filter are told the ids.
@@ -78,6 +80,7 @@ impl StackOptions {
         StackOptions {
             programs,
             engines: 3,
+            sample: envoy_config::SHIPPED,
             engine: EngineOptions::default(),
             models: vec![ServedModel { id: MODEL.to_owned(), model_dir: None }],
             models_directory: None,
@@ -107,7 +110,7 @@ impl StackOptions {
     }
 
     pub(super) fn envoy_yaml(&mut self, addresses: &Addresses) -> Result<String, StackError> {
-        let mut config = envoy_config::shipped(addresses, &self.programs.module)?;
+        let mut config = envoy_config::of_sample(self.sample, addresses, &self.programs.module)?;
         envoy_config::patch_plugin(&mut config, &self.plugin_models())?;
         envoy_config::patch_plugin(&mut config, &self.plugin)?;
         if self.plain_listener {

@@ -1,7 +1,10 @@
 //! Too much of everything is refused, said and counted.
 
+use std::time::Duration;
+
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tonic::Code;
 use warmroute::native::hub::contract::messages::v1alpha1::inference_cache_client::InferenceCacheClient;
 use warmroute::native::hub::contract::messages::v1alpha1::{LookupRouteRequest, StreamEventsRequest};
@@ -69,5 +72,22 @@ async fn messages_and_headers_have_a_limit() {
     large.metadata_mut().insert("x-large", "x".repeat(8_000).parse().unwrap());
     assert!(contract.lookup_route(large).await.is_err());
     assert!(contract.lookup_route(of(1)).await.is_ok());
+    hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn streams_of_one_connection_beyond_the_limit_wait_and_those_of_another_do_not() {
+    let hub = hub("limits: {max_streams_per_connection: 2}").await;
+    let full = channel(&hub, None).await.unwrap();
+    let mut held = vec![observe(&full, None).await.unwrap(), observe(&full, None).await.unwrap()];
+    for observed in &mut held {
+        observed.reset().await.unwrap();
+    }
+    let mut third = Box::pin(observe(&full, None));
+    assert!(timeout(Duration::from_millis(300), &mut third).await.is_err());
+    assert!(observe(&channel(&hub, None).await.unwrap(), None).await.is_ok());
+    drop(held.pop());
+    let mut third = timeout(Duration::from_secs(30), third).await.expect("its turn comes").unwrap();
+    third.reset().await.unwrap();
     hub.shutdown().await;
 }

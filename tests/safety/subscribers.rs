@@ -70,6 +70,7 @@ async fn three_hundred_subscribers_are_told_everything_whatever_the_slow_ones_do
     let mut silent = observe(&channel(&hub, None).await.unwrap(), None).await.unwrap();
     let deaf = observe(&channel(&hub, None).await.unwrap(), None).await.unwrap();
     let trickle = tokio::spawn(read_a_byte_a_second(hub.grpc_address()));
+    eventually("all three", async || metric(&hub, "warmroute_hub_subscribers").await == 3.0).await;
     let mut readers = JoinSet::new();
     for _ in 0..SUBSCRIBERS {
         let channel = channel(&hub, None).await.unwrap();
@@ -102,6 +103,7 @@ async fn three_hundred_subscribers_are_told_everything_whatever_the_slow_ones_do
     timeout(Duration::from_secs(120), all_told).await.expect("all are told everything");
     assert_eq!(done.len(), SUBSCRIBERS);
     let grown = resident().saturating_sub(before);
+    println!("{} KiB for both ends of a connection", grown / 1_024 / SUBSCRIBERS as u64);
     assert!(grown < 400 * 1024 * 1024, "{grown} bytes for both ends of {SUBSCRIBERS} connections");
 
     drop(done);
@@ -109,7 +111,7 @@ async fn three_hundred_subscribers_are_told_everything_whatever_the_slow_ones_do
     for round in ROUNDS..ROUNDS + 200 {
         report(&producer, round).await;
     }
-    eventually("the slow ones' end", async || metric(&hub, "warmroute_hub_subscribers_dropped_total").await >= 3.0)
+    eventually("the slow ones' end", async || metric(&hub, "warmroute_hub_subscribers_dropped_total").await >= 2.0)
         .await;
     let mut bytes = 0;
     let ended = loop {
@@ -122,8 +124,9 @@ async fn three_hundred_subscribers_are_told_everything_whatever_the_slow_ones_do
     assert!(matches!(ended, None | Some(Code::DeadlineExceeded | Code::OutOfRange)), "{ended:?}");
     assert!(bytes <= wire::MAX_UNACKNOWLEDGED_BYTES, "{bytes} were sent ahead");
     drop(deaf);
+    // The one that reads a byte a second is closed like the others, or because it answers no ping.
+    eventually("nobody", async || metric(&hub, "warmroute_hub_subscribers").await == 0.0).await;
     trickle.abort();
-    eventually("nobody", async || metric(&hub, "warmroute_hub_subscribers").await <= 1.0).await;
     hub.shutdown().await;
 }
 

@@ -1,10 +1,12 @@
 //! Certificates: whose client gets through the door, and what others learn.
 
+use std::sync::Arc;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
 use warmroute::native::hub::{Hub, HubConfig};
-use warmroute::native::load::certificates::Authority;
+use warmroute::native::load::certificates::{Authority, Identity};
 
 use crate::client::*;
 
@@ -42,7 +44,6 @@ async fn a_client_of_the_authority_gets_through_and_others_do_not() {
     let _ = plain.read_to_end(&mut heard).await;
     assert!(heard.len() < 16 && heard.first() != Some(&0), "a TLS alert at most: {heard:?}");
     eventually("tls", async || refused(&hub, "tls").await >= 2.0).await;
-    // The HTTP side is not asked to take TLS here, and shows nothing of itself to others than probes need.
     hub.shutdown().await;
 }
 
@@ -98,4 +99,43 @@ async fn files_that_are_wrong_keep_the_hub_from_starting() {
     assert!(ca.contains("hub.key: no certificate"), "{ca}");
     let beyond = HubConfig::from_yaml("listen: {grpc: '0.0.0.0:0', http: '127.0.0.1:0'}\nreports: {}").unwrap_err();
     assert!(beyond.to_string().contains("security.insecure: true"), "{beyond}");
+}
+
+#[tokio::test]
+async fn the_http_side_takes_tls_and_shows_the_rest_for_a_certificate_or_a_token() {
+    let folder = Folder::new();
+    let (ours, theirs) = (Authority::new("ours").unwrap(), Authority::new("theirs").unwrap());
+    let file = folder.write("operators", TOKEN);
+    let more = format!("operations: {{tls: true}}, tokens: [{{file: {file}, allow: [operators]}}]");
+    let hub = with_certificate(&folder, &ours, &more).await;
+    // The first line of the answer over HTTP/1.1; an error where there is no connection.
+    let ask = async |identity: Option<&Identity>, path: &str, token: &str| {
+        let mut config = (*tls(&ours, identity)).clone();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let mut stream = tls_stream(hub.http_address(), &Arc::new(config)).await?;
+        let head = format!("GET {path} HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n{token}\r\n");
+        stream.write_all(head.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        let line = String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned();
+        Ok::<_, std::io::Error>(line)
+    };
+    let (known, stranger) = (ours.issue("operator").unwrap(), theirs.issue("operator").unwrap());
+    let shown = format!("authorization: Bearer {TOKEN}\r\n");
+    for (identity, path, token, expected) in [
+        (None, "/healthz", "", "HTTP/1.1 200 OK"),
+        (None, "/metrics", "", "HTTP/1.1 401 Unauthorized"),
+        (None, "/metrics", "authorization: Bearer x\r\n", "HTTP/1.1 401 Unauthorized"),
+        (None, "/metrics", shown.as_str(), "HTTP/1.1 200 OK"),
+        (Some(&known), "/state", "", "HTTP/1.1 200 OK"),
+    ] {
+        assert_eq!(ask(identity, path, token).await.unwrap(), expected, "{path} {token}");
+    }
+    assert!(ask(Some(&stranger), "/healthz", "").await.is_err());
+    let mut plain = TcpStream::connect(hub.http_address()).await.unwrap();
+    plain.write_all(b"GET /metrics HTTP/1.1\r\nhost: hub\r\n\r\n").await.unwrap();
+    let mut heard = Vec::new();
+    let _ = plain.read_to_end(&mut heard).await;
+    assert!(heard.len() < 16, "a TLS alert at most: {heard:?}");
+    hub.shutdown().await;
 }

@@ -19,24 +19,25 @@ async fn every_sample_shows_a_match() {
         let stack = stack(|options| options.sample = sample).await;
         let prompt = tokens(1, 160);
         warm(&stack, 1, &prompt).await;
-        let mut last = None;
+        // No engine computes this: it is a path that they do not know, on a route that the filter is on.
+        let mut known = 0;
         let matched = eventually(Duration::from_secs(20), async || {
-            let head = probe_head(&prompt).header("content-type", "application/json");
-            let answer = send(&stack, head, "/v1/completions", body(&prompt)).await;
+            let answer = send(&stack, probe_head(&prompt), "/v1/probe", "").await;
             let is_match = answer.header("x-inferencecache-reason-code") == "PREFIX_MATCH";
-            let is_there = engine_of(&answer) == 1;
-            last = Some(answer);
-            is_match && is_there
+            // By every worker.
+            known = if is_match { known + 1 } else { 0 };
+            known > 30
         })
         .await;
-        assert!(matched, "{name}: {last:?}");
-        let answer = last.unwrap();
-        let expected = ("engine-1", "160");
+        assert!(matched, "{name}: {:?}", decided(&send(&stack, probe_head(&prompt), "/v1/probe", "").await));
+        let head = probe_head(&prompt).header("content-type", "application/json");
+        let answer = send(&stack, head, "/v1/completions", body(&prompt)).await;
+        assert_eq!((answer.status, engine_of(&answer)), (200, 1), "{name}");
         let found = ["x-inferencecache-replica-id", "x-inferencecache-matched-tokens"].map(|name| answer.header(name));
-        assert_eq!((found[0], found[1]), expected, "{name}");
+        assert_eq!(found, ["engine-1", "160"], "{name}");
         let elsewhere = send(&stack, probe_head(&prompt), "/elsewhere", "").await;
-        let decided = elsewhere.header("x-inferencecache-reason-code");
-        assert_eq!(decided, if name == "per-route.yaml" { "" } else { "PREFIX_MATCH" }, "{name}");
+        let code = elsewhere.header("x-inferencecache-reason-code");
+        assert_eq!(code, if name == "per-route.yaml" { "" } else { "PREFIX_MATCH" }, "{name}");
     }
 }
 

@@ -386,7 +386,7 @@ mod tests {
             .into_iter()
             .chain([EventEncoding::Array, EventEncoding::Map].map(|encoding| (encoding, HashForm::Bytes)))
         {
-            let format = EventFormat { encoding, hash_form, switch: None };
+            let format = EventFormat { encoding, hash_form, ..EventFormat::default() };
             let event = run(None, None);
             let KvEvent::BlockStored { keys, .. } = &event else { panic!() };
             let key = |key: &EngineKey| match (format.encoding, hash_form) {

@@ -112,7 +112,7 @@ mod tests {
 
     fn announce(state: &HubState, addresses: std::ops::Range<u16>) {
         let yaml = "replicas: [{id: a, address: 'h:1', kv_events: 'tcp://h:2', model: m}]";
-        let replica = state.follow(&HubConfig::from_yaml(yaml).unwrap().replicas[0]);
+        let replica = state.follow(&HubConfig::from_yaml(yaml).unwrap().replicas[0], None);
         addresses.for_each(|port| assert!(state.announce(replica, &format!("10.0.0.1:{port}"))));
     }
 

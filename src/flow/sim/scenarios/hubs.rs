@@ -43,6 +43,7 @@ fn reset_elsewhere(pool: &mut Pool, keys: &[u64]) -> [Option<i64>; 3] {
         replica: ReplicaSlot(number),
         member: Member::new("t", "m", name),
         address: address.into(),
+        data_parallel_rank: None,
     };
     let Observation::Stored(stored) = stored(keys) else { panic!() };
     pool.say(StreamBody::Reset);

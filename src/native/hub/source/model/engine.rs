@@ -98,11 +98,11 @@ impl Engine {
                 1..50 => self.evict(),
                 _ => self.store(),
             };
-            events.extend(event.map(Ok));
+            events.extend(event);
         }
         let moment = self.now();
         self.next_sequence += 1;
-        (moment, Batch { timestamp: None, data_parallel_rank: None, events })
+        (moment, Batch { read: events.len() as u64, events, ..Batch::default() })
     }
 
     fn now(&self) -> Moment {

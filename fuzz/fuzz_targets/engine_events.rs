@@ -12,7 +12,7 @@ fuzz_target!(|payload: &[u8]| {
     let (mut cache, mut tally, mut changes) = (ReplicaCache::new(None), Tally::default(), Vec::new());
     let mut stored = 0;
     for event in &batch.events {
-        cache.apply(event, 1, &mut |name| Some(ScopeSlot(name.len() as u32)), &mut changes, &mut tally);
+        cache.apply(event, 1, &mut |name: &str| Some(ScopeSlot(name.len() as u32)), &mut changes, &mut tally);
         if let KvEvent::BlockStored(event) = event {
             stored += event.block_hashes.len();
         }

@@ -18,6 +18,7 @@ mod name_server;
 #[cfg(test)]
 #[path = "hub/operations.rs"]
 mod operations;
+#[cfg(test)]
 #[path = "hub/ranks.rs"]
 mod ranks;
 #[cfg(test)]

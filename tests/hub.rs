@@ -5,6 +5,9 @@
 #[path = "hub/discovery.rs"]
 mod discovery;
 #[cfg(test)]
+#[path = "hub/documented.rs"]
+mod documented;
+#[cfg(test)]
 #[path = "hub/engines.rs"]
 mod engines;
 #[cfg(test)]

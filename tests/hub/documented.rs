@@ -1,0 +1,78 @@
+//! What the pages say of the hub is what there is: its metrics, and the sections of its configuration.
+
+use std::collections::BTreeSet;
+
+use warmroute::native::hub::HubConfig;
+
+use crate::hub_support::{Engine, Framing, get, hub};
+
+/// The names in the first column of the tables behind `heading`, where `_b` after `a_hub_x` is `a_hub_b`; without the ending of
+/// counters.
+fn documented(page: &str, heading: &str) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let rows = page.split_once(heading).unwrap().1.lines().filter_map(|line| line.strip_prefix("| `"));
+    for row in rows {
+        let cell = row.split(" | ").next().unwrap();
+        let mut family = "";
+        for name in cell.split('`').step_by(2) {
+            let name = name.trim_end_matches("_total");
+            let name = match name.strip_prefix('_') {
+                Some(rest) => format!("{family}_{rest}"),
+                None => {
+                    family = if name.starts_with("warmroute_hub") { "warmroute_hub" } else { "inferencecache" };
+                    name.to_owned()
+                }
+            };
+            all.insert(name);
+        }
+    }
+    all
+}
+
+/// Metrics that have no series before something happens.
+const UNTIL_SOMETHING_HAPPENS: [&str; 11] = [
+    "inferencecache_index_evictions",
+    "inferencecache_lookup_route_calls",
+    "inferencecache_lookup_route_latency_seconds",
+    "inferencecache_tenant_evictions",
+    "warmroute_hub_blocks_given_up",
+    "warmroute_hub_cache_usage",
+    "warmroute_hub_pressure",
+    "warmroute_hub_refused",
+    "warmroute_hub_reports_dropped",
+    "warmroute_hub_scrapes_failed",
+    "warmroute_hub_skipped",
+];
+
+#[tokio::test]
+async fn every_metric_of_the_hub_is_on_its_page_and_no_other() {
+    let engine = Engine::start(Framing::Two).await;
+    let hub = hub(&[&engine], "").await;
+    let (status, text) = get(&hub, "/metrics").await;
+    assert_eq!(status, 200);
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let there_are: BTreeSet<String> = types.map(str::to_owned).collect();
+    let documented = documented(include_str!("../../docs/metrics.md"), "## The hub's");
+    assert!(there_are.len() > 35, "{there_are:?}");
+    assert_eq!(there_are.difference(&documented).collect::<Vec<_>>(), Vec::<&String>::new(), "not on the page");
+    let missing = documented.difference(&there_are).filter(|name| !UNTIL_SOMETHING_HAPPENS.contains(&name.as_str()));
+    assert_eq!(missing.collect::<Vec<_>>(), Vec::<&String>::new(), "not in the hub");
+}
+
+#[test]
+fn every_section_of_the_configuration_is_on_its_page() {
+    let page = include_str!("../../docs/hub.md");
+    for (unknown, at) in [("zzz: 1", ""), ("replicas: [{zzz: 1}]", "replicas[]."), ("events: {zzz: 1}", "events.")] {
+        let problems = HubConfig::from_yaml(unknown).unwrap_err().problems;
+        let (_, known) = problems[0].split_once("expected one of ").unwrap();
+        let names: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+        assert!(names.len() > 5, "{problems:?}");
+        for name in names {
+            let (field, after) = (format!("`{at}{name}"), format!("`.{name}`"));
+            assert!(
+                page.contains(&field) || page.contains(&after) || page.contains(&format!("\n{name}:")),
+                "{at}{name}"
+            );
+        }
+    }
+}

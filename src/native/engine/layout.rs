@@ -184,12 +184,15 @@ pub fn list<'a, T>(at: &mut Cursor<'a>, read: impl Fn(Value<'a>, &mut Cursor<'a>
     Some(list)
 }
 
-/// An integer, signed or not, or bytes.
+/// The longest key of bytes: engines' own have 32.
+const MAX_KEY_BYTES: usize = 64;
+
+/// An integer, signed or not, or a few bytes.
 fn key(value: Value<'_>, _: &mut Cursor<'_>) -> Option<EngineKey> {
     match value {
         Value::Unsigned(number) => Some(EngineKey::Int(number)),
         Value::Negative(number) => Some(EngineKey::Int(number.cast_unsigned())),
-        Value::Bytes(bytes) => Some(EngineKey::Bytes(bytes.into())),
+        Value::Bytes(bytes) if bytes.len() <= MAX_KEY_BYTES => Some(EngineKey::Bytes(bytes.into())),
         _ => None,
     }
 }

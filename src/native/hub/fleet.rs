@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::info;
+use tracing::{error, info};
 
 use super::config::{HubConfig, ReplicaConfig};
 use super::followed::ReplicaIndex;
@@ -156,7 +156,7 @@ impl Fleet {
             client: self.client.clone(),
         };
         tasks.push(self.tasks.spawn(scraper.run(stop.clone())));
-        self.forget_after(config, tasks);
+        self.forget_after(config, members.iter().map(|member| member.index).collect(), tasks);
         Follower { config: config.clone(), members, stop }
     }
 
@@ -192,12 +192,21 @@ impl Fleet {
     }
 
     /// Drops the replica's metrics once its tasks have ended.
-    fn forget_after(&self, config: &ReplicaConfig, tasks: Vec<JoinHandle<()>>) {
+    fn forget_after(&self, config: &ReplicaConfig, indexes: Vec<ReplicaIndex>, tasks: Vec<JoinHandle<()>>) {
+        let state = Arc::clone(&self.state);
         let names: Vec<String> = config.ranks().map(|rank| config.member_id(rank)).collect();
         let (id, followers, all) = (config.id.clone(), Arc::clone(&self.followers), Arc::clone(&self.metrics));
         self.tasks.spawn(async move {
             for task in tasks {
-                let _ = task.await;
+                if let Err(error) = task.await
+                    && error.is_panic()
+                {
+                    // Nobody follows it any more: what it holds is not known.
+                    error!(replica = id, "following it has failed: {error}");
+                    indexes.iter().for_each(|index| {
+                        state.gone(*index);
+                    });
+                }
             }
             // Not if one of this id is followed again meanwhile: its counters go on.
             let followers = lock(&followers);

@@ -226,6 +226,8 @@ impl Metrics {
         last_sequence.set(-1);
         let connected = self.hub.connected.get_or_create_owned(&label);
         connected.set(0);
+        self.hub.unreadable.get_or_create(&label).set(0);
+        self.hub.cache_usage.remove(&label);
         ReplicaMetrics {
             replica: id.to_owned(),
             messages: self.hub.messages.get_or_create_owned(&label),

@@ -255,6 +255,8 @@ impl ReplicaCache {
             let scope = (effects.scope_of)(run.adapter_id).ok_or(SkipReason::TooManyScopes)?;
             let parent = self.parent(chaining, scope)?;
             self.groups.credited_unnamed |= is_unnamed;
+            // Only blocks that are credited say how long a full one is.
+            self.block_size = Some(run.block_size);
             self.credit(run, scope, parent, medium, chaining.is_unchained, effects)
         });
         self.adapter_names = names;
@@ -263,16 +265,13 @@ impl ReplicaCache {
 
     /// Partial blocks are smaller than full ones, and nothing else tells them apart. Other storages can have blocks of
     /// their own size.
-    fn check_block_size(&mut self, block_size: BlockSize, medium: Medium) -> Result<(), SkipReason> {
+    fn check_block_size(&self, block_size: BlockSize, medium: Medium) -> Result<(), SkipReason> {
         let is_fixed = self.block_size_is_fixed || medium != Medium::Gpu;
         match self.block_size {
             Some(expected) if block_size == expected => Ok(()),
             Some(expected) if is_fixed || block_size.tokens() < expected.tokens() => Err(SkipReason::BlockSize),
             None if is_fixed => Err(SkipReason::BlockSize),
-            _ => {
-                self.block_size = Some(block_size);
-                Ok(())
-            }
+            _ => Ok(()),
         }
     }
 

@@ -172,6 +172,21 @@ fn a_key_that_comes_again_for_other_tokens_gives_the_earlier_block_up() {
 }
 
 #[test]
+fn a_block_that_is_not_credited_does_not_say_how_long_blocks_are() {
+    let mut folded = Folded::default();
+    let long: Vec<u32> = (0..4_096).collect();
+    folded.apply(KvEvent::BlockStored(BlockStored {
+        block_hashes: vec![EngineKey::Int(9)],
+        parent_block_hash: Some(EngineKey::Int(8)),
+        block_size: 4_096,
+        token_ids: long,
+        ..BlockStored::default()
+    }));
+    folded.apply(stored(&[1], None, &[1, 2]));
+    assert_eq!(folded.cache.len(), 1);
+}
+
+#[test]
 fn smaller_blocks_and_their_children_are_partial() {
     let mut folded = Folded::default();
     folded.apply(stored(&[1], None, &[1, 2]));

@@ -59,6 +59,9 @@ const SETTLED: Duration = Duration::from_millis(250);
 /// remembered are late ones.
 const PROOF_LASTS: Duration = Duration::from_millis(100);
 
+/// How often it is logged that a publisher cannot be reached.
+const UNCONNECTED_LOG: Duration = Duration::from_secs(10);
+
 /// The process behind the replica's metrics is another one than before.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessChanged;
@@ -163,6 +166,7 @@ impl<T: Transport> Source<T> {
     async fn follow_forever(&mut self, changed: &mut mpsc::Receiver<ProcessChanged>) {
         let mut pause = self.events.reconnect_min;
         let mut doubt_ends = Some(Instant::now() + self.events.continuity_grace);
+        let mut told_at = Instant::now();
         loop {
             match self.connect(doubt_ends).await {
                 Ok(()) => {
@@ -176,6 +180,10 @@ impl<T: Transport> Source<T> {
                     self.metrics.connections_lost.inc();
                     self.metrics.connected.set(0);
                     doubt_ends = Some(Instant::now() + self.events.continuity_grace);
+                }
+                Err(fault) if told_at.elapsed() > UNCONNECTED_LOG => {
+                    told_at = Instant::now();
+                    warn!(replica = self.publisher.name, "still not connected: {fault}");
                 }
                 Err(fault) => debug!(replica = self.publisher.name, "not connected: {fault}"),
             }
@@ -257,7 +265,9 @@ impl<T: Transport> Source<T> {
             let reassert_at = self.reassertion.due();
             let verify_due = self.verify_due(verify_at);
             let suspended_until = self.suspended_until;
-            let ends = self.presence.ends().filter(|_| self.unanswered);
+            // Where no replay can be asked for, a silence of events and metrics both is all that there is to go by.
+            let is_silent = self.unanswered || (!self.transport.replays() && self.presence.was_scraped());
+            let ends = self.presence.ends().filter(|_| is_silent);
             tokio::select! {
                 biased;
                 () = until(reassert_at) => {
@@ -268,8 +278,9 @@ impl<T: Transport> Source<T> {
                 message = self.transport.next() => match message {
                     Ok(message) => self.live(message).await,
                     Err(Fault::Malformed) => {
-                        self.doubt();
-                        self.metrics.skip(SkipReason::MalformedBatch, 1);
+                        self.apply_malformed();
+                        // It proves nothing of those that are messages.
+                        continue;
                     }
                     Err(fault) => {
                         self.presence.heard(Instant::now());

@@ -169,14 +169,12 @@ impl Transport for EventStream {
     fn end_replay(&mut self) {}
 
     fn decode(&self, payload: &Bytes) -> Result<Batch, String> {
-        let mut batch = smg::decode(payload).map_err(|error| error.to_string())?;
-        if let (Some(rank), Some(of)) = (self.rank, batch.data_parallel_rank)
-            && of != i64::from(rank)
-        {
-            batch.data_parallel_rank = None;
-            batch.events.clear();
+        let batch = smg::decode(payload).map_err(|error| error.to_string())?;
+        match (self.rank, batch.data_parallel_rank) {
+            (Some(_), None) => Err("the batch does not say which rank it is of".into()),
+            (Some(rank), Some(of)) if of != i64::from(rank) => Ok(Batch::default()),
+            _ => Ok(batch),
         }
-        Ok(batch)
     }
 }
 

@@ -159,6 +159,12 @@ pub(super) fn replicas(raw: Vec<RawReplica>, least: usize, problems: &mut Proble
         }
         replicas.push(replica(at, raw, problems));
     }
+    let several = |replica: &&ReplicaConfig| replica.data_parallel_size > 1;
+    for replica in replicas.iter().filter(several) {
+        for member in replica.ranks().map(|rank| replica.member_id(rank)).filter(|member| ids.contains(member)) {
+            problems.add("replicas[].id", member, &format!("an id that no rank of `{}` has", replica.id));
+        }
+    }
     replicas
 }
 
@@ -186,6 +192,13 @@ fn replica(at: usize, raw: RawReplica, problems: &mut Problems) -> ReplicaConfig
             problems.add(&field("kv_replay"), endpoint, "nothing beside kv_events of grpc://, which replays itself");
         }
         problems.endpoint(&field("kv_replay"), endpoint, ranks.max(1));
+        let of = |endpoint: &str| Some((endpoint.rsplit_once(':')?.0.to_owned(), u64::from(port(endpoint)?)));
+        if let (Some((host, events)), Some((other, replay))) = (of(&raw.kv_events), of(endpoint))
+            && host == other
+            && events.abs_diff(replay) < ranks.max(1)
+        {
+            problems.add(&field("kv_replay"), endpoint, &format!("a port at least {ranks} from that of kv_events"));
+        }
     }
     let metrics = http_url(&metrics).unwrap_or_else(|| {
         problems.add(&field("metrics"), &metrics, "an http:// URL");

@@ -147,3 +147,22 @@ fn unknown_fields_are_refused_by_name() {
     assert!(HubConfig::from_yaml("reports: {}").is_ok());
     assert!(HubConfig::from_yaml("").is_err());
 }
+
+#[test]
+fn ranks_need_ports_and_ids_of_their_own() {
+    let of = |id: &str, replay: u16| {
+        format!(
+            "{{id: {id}, address: 'h:1', kv_events: 'tcp://h:5557', kv_replay: 'tcp://h:{replay}', model: m, \
+             data_parallel_size: 2}}"
+        )
+    };
+    let read = |replicas: &[String]| HubConfig::from_yaml(&format!("replicas: [{}]", replicas.join(", ")));
+    assert!(read(&[of("a", 5559)]).is_ok());
+    let problems = read(&[of("a", 5558)]).unwrap_err().problems;
+    assert_eq!(
+        problems,
+        ["replicas[0].kv_replay is `tcp://h:5558`, allowed is a port at least 2 from that of kv_events"]
+    );
+    let problems = read(&[of("a", 6557), of("a/dp1", 6557)]).unwrap_err().problems;
+    assert_eq!(problems, ["replicas[].id is `a/dp1`, allowed is an id that no rank of `a` has"]);
+}

@@ -7,29 +7,44 @@ use super::Source;
 use crate::native::engine::{Batch, KvEvent, Missed, SkipReason};
 use crate::native::hub::clock::unix_ms;
 use crate::native::hub::continuity::Seen;
-use crate::native::hub::transport::{Published, Transport};
+use crate::native::hub::transport::{Fault, Published, Transport};
 
 // === impl Source ===
 
 impl<T: Transport> Source<T> {
     /// Applies a message as it comes. All before it were applied, or given up with what they may have said.
     pub(super) fn apply_live(&mut self, message: &Published, seen: Seen) {
-        self.apply(message, seen, None);
-        self.known(unix_ms());
+        // What was not understood may have said that blocks are gone: nothing is said to be held still on its strength.
+        if self.apply(message, seen, None) {
+            self.known(unix_ms());
+        } else {
+            self.doubt();
+        }
     }
 
-    /// Applies a message; one that is replayed as of the time the engine made it.
-    pub(super) fn apply(&mut self, message: &Published, seen: Seen, replayed_at_ms: Option<u64>) {
+    /// Something came that is no message. It may have been one.
+    pub(super) fn apply_malformed(&mut self) {
+        let sequence = self.continuity.last().map_or(0, |last| last.sequence);
+        let batch = self.reader.read(sequence, Err(Fault::Malformed.to_string()));
+        self.apply_batch(batch, None);
+        self.doubt();
+        self.metrics.incomplete.set(1);
+    }
+
+    /// Applies a message; one that is replayed as of the time the engine made it. Whether all of it was understood.
+    pub(super) fn apply(&mut self, message: &Published, seen: Seen, replayed_at_ms: Option<u64>) -> bool {
         if self.continuity.last().is_none() && seen.sequence == 0 {
             self.whole = true;
         }
         self.continuity.applied(seen);
         self.metrics.last_sequence.set(i64::try_from(seen.sequence).unwrap_or(i64::MAX));
         let decoded = self.transport.decode(&message.payload);
+        let is_understood = decoded.as_ref().is_ok_and(|batch| batch.faults.is_empty() && self.is_of_this_rank(batch));
         if decoded.as_ref().is_ok_and(|batch| !self.is_of_this_rank(batch)) {
             self.whole = false;
             self.reader.skip(SkipReason::OtherRank);
-            let missed = [KvEvent::Missed(Missed::Stores)];
+            // It is this publisher's all the same, and may have said that blocks are gone.
+            let missed = [KvEvent::Missed(Missed::Anything)];
             let tally = self.state.apply(self.publisher.index, &missed, unix_ms());
             self.reader.applied(&tally);
         } else {
@@ -37,6 +52,7 @@ impl<T: Transport> Source<T> {
             self.apply_batch(batch, replayed_at_ms);
         }
         self.metrics.incomplete.set(i64::from(!self.whole));
+        is_understood
     }
 
     /// Engines without ranks state any.

@@ -153,14 +153,22 @@ async fn drive(followed: &Followed, random: &mut Random) -> Result<bool, String>
     });
     // Whoever cannot ask for replays learns from the next message only, and not before it applies messages again.
     for _ in 0..4 {
-        sleep(Duration::from_secs(5)).await;
+        quiet(followed, 5).await;
         if ends_with_a_message {
             followed.world(World::step);
         }
     }
-    sleep(Duration::from_secs(10)).await;
+    quiet(followed, 10).await;
     followed.check()?;
     followed.check_quiet()
+}
+
+/// So many seconds without events, in which the replica's metrics tell that it is there.
+async fn quiet(followed: &Followed, seconds: u32) {
+    for _ in 0..seconds {
+        followed.scraped.note(Instant::now());
+        sleep(Duration::from_secs(1)).await;
+    }
 }
 
 fn in_virtual_time<T>(test: impl Future<Output = T>) -> T {

@@ -63,6 +63,11 @@ impl Presence {
         self.scraped.at().is_some_and(|at| now.saturating_duration_since(at) < self.gone_after)
     }
 
+    /// Whether the metrics were ever read: one whose metrics cannot be is not silent because of that.
+    pub(super) fn was_scraped(&self) -> bool {
+        self.scraped.at().is_some()
+    }
+
     /// When it counts as gone; none if it does already.
     pub(super) fn ends(&self) -> Option<Instant> {
         if self.is_gone {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rmpv::Value;
 use warmroute::native::hub::Hub;
 
 use crate::hub_support::{Engine, Framing, Observer, free_port, get, observed, ready, stored, tokens};
@@ -104,4 +105,24 @@ async fn a_block_is_known_to_be_held_beyond_its_time_to_live_or_not_as_configure
         assert!(!suspended(&hub).await);
         hub.shutdown().await;
     }
+}
+
+#[tokio::test]
+async fn after_an_event_of_an_unknown_kind_nothing_is_re_asserted_until_the_cache_is_empty() {
+    let mut engine = Engine::start(Framing::Two).await;
+    let (hub, mut observer) = observed(&[&engine], EVERY).await;
+    engine.publish(vec![stored(&[1], None, &tokens(0..4))]).await;
+    observer.until("re-assertions", |seen| times(seen).len() >= 2).await;
+    let evicted = Value::Array(vec!["BlocksEvicted".into(), Value::Array(vec![1.into()])]);
+    engine.publish(vec![evicted, stored(&[2], Some(1), &tokens(4..8))]).await;
+    observer.until("the block beside it", |seen| seen.holds("r0", &tokens(0..8))).await;
+    let before = times(&observer).len();
+    engine.publish(vec![stored(&[3], Some(2), &tokens(8..12))]).await;
+    observer.until("a later one", |seen| seen.holds("r0", &tokens(0..12))).await;
+    observer.listen(Duration::from_millis(900)).await;
+    assert!(times(&observer).len() <= before + 1 && suspended(&hub).await, "what is understood later proves nothing");
+    engine.publish(vec![Value::Array(vec!["AllBlocksCleared".into()]), stored(&[4], None, &tokens(20..24))]).await;
+    let before = times(&observer).len();
+    observer.until("more of them", |seen| times(seen).len() > before + 2).await;
+    assert!(!suspended(&hub).await && !observer.holds("r0", &tokens(0..4)));
 }

@@ -100,7 +100,7 @@ impl Engine {
     pub async fn start_on(events_port: u16, replay_port: u16, framing: Option<Framing>) -> Engine {
         let mut publisher = PubSocket::new();
         let endpoint = format!("tcp://127.0.0.1:{events_port}");
-        let tries = Instant::now() + Duration::from_secs(5);
+        let tries = Instant::now() + Duration::from_secs(20);
         while publisher.bind(&endpoint).await.is_err() {
             assert!(Instant::now() < tries, "{endpoint} cannot be bound");
             sleep(Duration::from_millis(10)).await;
@@ -287,9 +287,9 @@ impl Observer {
         Observer::subscribe(hub, Subscription { node_id: "test".into(), ..Subscription::default() }).await
     }
 
-    /// Takes messages until `done`, for at most five seconds.
+    /// Takes messages until `done`, for at most twenty seconds: a machine can have other work.
     pub async fn until(&mut self, what: &str, done: impl Fn(&Observer) -> bool) {
-        let limit = Instant::now() + Duration::from_secs(5);
+        let limit = Instant::now() + Duration::from_secs(20);
         while !done(self) {
             let left = limit.saturating_duration_since(Instant::now());
             match timeout(left, self.step()).await {
@@ -494,7 +494,7 @@ pub async fn get(hub: &Hub, path: &str) -> (u16, String) {
 
 /// Waits until the hub has caught up with every replica.
 pub async fn ready(hub: &Hub) {
-    let limit = Instant::now() + Duration::from_secs(5);
+    let limit = Instant::now() + Duration::from_secs(20);
     while get(hub, "/readyz").await.0 != 200 {
         assert!(Instant::now() < limit, "not ready: {}", get(hub, "/state").await.1);
         sleep(Duration::from_millis(10)).await;

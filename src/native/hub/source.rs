@@ -112,6 +112,8 @@ pub struct Source<T> {
     newest_suspended: Option<u64>,
     /// Whether all that the replica holds is known: it was followed from its first message, or from when it was empty.
     whole: bool,
+    /// Whether an event of an unknown kind came, which may have said that blocks are gone, and nothing that cleared them since.
+    uncertain: bool,
 }
 
 // === impl Source ===
@@ -152,6 +154,7 @@ impl<T: Transport> Source<T> {
             newest: None,
             newest_suspended: None,
             whole: false,
+            uncertain: false,
         }
     }
 

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::Source;
-use crate::native::engine::{Batch, KvEvent, Missed, SkipReason};
+use crate::native::engine::{Batch, EventFault, KvEvent, Missed, SkipReason};
 use crate::native::hub::clock::unix_ms;
 use crate::native::hub::continuity::Seen;
 use crate::native::hub::transport::{Fault, Published, Transport};
@@ -14,12 +14,8 @@ use crate::native::hub::transport::{Fault, Published, Transport};
 impl<T: Transport> Source<T> {
     /// Applies a message as it comes. All before it were applied, or given up with what they may have said.
     pub(super) fn apply_live(&mut self, message: &Published, seen: Seen) {
-        // What was not understood may have said that blocks are gone: nothing is said to be held still on its strength.
-        if self.apply(message, seen, None) {
-            self.known(unix_ms());
-        } else {
-            self.doubt();
-        }
+        self.apply(message, seen, None);
+        self.known(unix_ms());
     }
 
     /// Something came that is no message. It may have been one.
@@ -31,15 +27,14 @@ impl<T: Transport> Source<T> {
         self.metrics.incomplete.set(1);
     }
 
-    /// Applies a message; one that is replayed as of the time the engine made it. Whether all of it was understood.
-    pub(super) fn apply(&mut self, message: &Published, seen: Seen, replayed_at_ms: Option<u64>) -> bool {
+    /// Applies a message; one that is replayed as of the time the engine made it.
+    pub(super) fn apply(&mut self, message: &Published, seen: Seen, replayed_at_ms: Option<u64>) {
         if self.continuity.last().is_none() && seen.sequence == 0 {
             self.whole = true;
         }
         self.continuity.applied(seen);
         self.metrics.last_sequence.set(i64::try_from(seen.sequence).unwrap_or(i64::MAX));
         let decoded = self.transport.decode(&message.payload);
-        let is_understood = decoded.as_ref().is_ok_and(|batch| batch.faults.is_empty() && self.is_of_this_rank(batch));
         if decoded.as_ref().is_ok_and(|batch| !self.is_of_this_rank(batch)) {
             self.whole = false;
             self.reader.skip(SkipReason::OtherRank);
@@ -52,7 +47,6 @@ impl<T: Transport> Source<T> {
             self.apply_batch(batch, replayed_at_ms);
         }
         self.metrics.incomplete.set(i64::from(!self.whole));
-        is_understood
     }
 
     /// Engines without ranks state any.
@@ -76,13 +70,21 @@ impl<T: Transport> Source<T> {
                 KvEvent::Missed(_) => self.whole = false,
                 _ => {}
             }
+            if matches!(event, KvEvent::AllBlocksCleared | KvEvent::Missed(Missed::Anything)) {
+                self.uncertain = false;
+            }
         }
+        self.uncertain |= batch.faults.iter().any(|(fault, _)| *fault == EventFault::UnknownTag);
         let tally = self.state.apply(self.publisher.index, &batch.events, seen_ms);
         self.reader.applied(&tally);
     }
 
-    /// No event that the engine published before `at_ms`, Unix time in ms, was missed.
+    /// No event that the engine published before `at_ms`, Unix time in ms, was missed. Where one was not understood, that says
+    /// nothing of what is held still.
     pub(super) fn known(&mut self, at_ms: u64) {
+        if self.uncertain {
+            return self.doubt();
+        }
         self.reassertion.known(at_ms);
         self.metrics.reassert_suspended.set(0);
     }
@@ -113,6 +115,7 @@ impl<T: Transport> Source<T> {
     pub(super) fn forget(&mut self) {
         self.continuity.reset();
         self.whole = false;
+        self.uncertain = false;
         self.metrics.incomplete.set(1);
         self.metrics.last_sequence.set(-1);
     }

@@ -51,6 +51,7 @@ mod sweep;
 mod transport;
 mod window;
 mod yaml;
+mod zmtp;
 
 use std::collections::BTreeMap;
 use std::io;

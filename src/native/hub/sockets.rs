@@ -1,8 +1,7 @@
 //! The two ZeroMQ sockets of an engine's publisher, as seen by one that follows it.
 //!
-//! Out: messages, and the loss of the connection as soon as it is known. The library's SUB socket would connect again by
-//! itself, with pauses of up to 30 s and without telling when; here a lost connection ends the socket, since what was
-//! published in between has to be found out before anything else is applied.
+//! Out: messages, and the loss of the [connection](super::zmtp) as soon as it is known: what was published in between has to be
+//! found out before anything else is applied.
 //!
 //! Wire: live `[topic, sequence, payload]`; the request for a replay `["", first sequence]`; its answers, after an empty
 //! delimiter, `[sequence, payload]` or (from vLLM 0.26) `[topic, sequence, payload]`, the last with the sequence
@@ -11,17 +10,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::channel::mpsc;
 use tokio::time::timeout;
-use zeromq::{
-    DealerSocket, Socket, SocketEvent, SocketOptions, SocketRecv, SocketSend, SubSocket, ZmqError, ZmqMessage,
-};
 
 use super::config::ReplicaConfig;
 use super::transport::{Fault, Published, Transport, resolve};
+use super::zmtp::{Connection, SocketType};
 use crate::native::engine::{Batch, Dialect, decode};
 
+/// The byte before the topic in a message that subscribes.
+const SUBSCRIBE: u8 = 1;
 /// The sequence of the message that ends a replay.
 pub const END_OF_REPLAY: u64 = u64::MAX;
 
@@ -37,16 +34,10 @@ pub struct Sockets {
 }
 
 /// A subscription, connected once.
-struct Subscriber {
-    socket: SubSocket,
-    events: mpsc::Receiver<SocketEvent>,
-}
+struct Subscriber(Connection);
 
 /// A replay under way.
-struct Replay {
-    socket: DealerSocket,
-    events: mpsc::Receiver<SocketEvent>,
-}
+struct Replay(Connection);
 
 // === impl Sockets ===
 
@@ -120,11 +111,9 @@ impl Subscriber {
     /// # Errors
     /// When there is no connection within `limit`.
     async fn connect(endpoint: &str, topic: &str, limit: Duration) -> Result<Subscriber, Fault> {
-        let mut socket = SubSocket::with_options(options(limit));
-        let events = socket.monitor();
-        socket.subscribe(topic).await?;
-        connected(&mut socket, endpoint, limit).await?;
-        Ok(Subscriber { socket, events })
+        let mut connection = Connection::open(endpoint, SocketType::Sub, limit).await?;
+        connection.send(&[&[&[SUBSCRIBE], topic.as_bytes()].concat()]).await?;
+        Ok(Subscriber(connection))
     }
 
     /// The next message. Nothing is lost when this is dropped before it is done.
@@ -132,16 +121,8 @@ impl Subscriber {
     /// # Errors
     /// [`Fault::Lost`] once; [`Fault::Malformed`] for a message that can be skipped.
     async fn next(&mut self) -> Result<Published, Fault> {
-        loop {
-            tokio::select! {
-                biased;
-                message = self.socket.recv() => {
-                    let message = message?;
-                    return if message.len() == 3 { published(&message) } else { Err(Fault::Malformed) };
-                }
-                event = self.events.next() => disconnected(event)?,
-            }
-        }
+        let message = self.0.receive().await?;
+        if message.len() == 3 { published(&message) } else { Err(Fault::Malformed) }
     }
 }
 
@@ -153,13 +134,9 @@ impl Replay {
     /// # Errors
     /// When there is no connection within `limit`.
     async fn request(endpoint: &str, first: u64, limit: Duration) -> Result<Replay, Fault> {
-        let mut socket = DealerSocket::with_options(options(limit));
-        let events = socket.monitor();
-        connected(&mut socket, endpoint, limit).await?;
-        let mut request = ZmqMessage::from(Bytes::new());
-        request.push_back(Bytes::copy_from_slice(&first.to_be_bytes()));
-        socket.send(request).await?;
-        Ok(Replay { socket, events })
+        let mut connection = Connection::open(endpoint, SocketType::Dealer, limit).await?;
+        connection.send(&[b"", &first.to_be_bytes()]).await?;
+        Ok(Replay(connection))
     }
 
     /// The next message; `None` at the end.
@@ -167,70 +144,28 @@ impl Replay {
     /// # Errors
     /// When nothing comes within `limit`, the connection ends, or a message is malformed.
     async fn next(&mut self, limit: Duration) -> Result<Option<Published>, Fault> {
-        let message = timeout(limit, self.receive()).await.map_err(|_| Fault::Silent)??;
+        let message = timeout(limit, self.0.receive()).await.map_err(|_| Fault::Silent)??;
         if !(2..=4).contains(&message.len()) {
             return Err(Fault::Malformed);
         }
         let published = published(&message)?;
         Ok(Some(published).filter(|published| published.sequence != END_OF_REPLAY))
     }
-
-    async fn receive(&mut self) -> Result<ZmqMessage, Fault> {
-        loop {
-            tokio::select! {
-                biased;
-                message = self.socket.recv() => return Ok(message?),
-                event = self.events.next() => disconnected(event)?,
-            }
-        }
-    }
-}
-
-fn options(connect_limit: Duration) -> SocketOptions {
-    let mut options = SocketOptions::default();
-    options.connect_timeout(connect_limit);
-    options
-}
-
-/// The library's own limit does not cover the name lookup.
-async fn connected(socket: &mut impl Socket, endpoint: &str, limit: Duration) -> Result<(), Fault> {
-    match timeout(limit, socket.connect(endpoint)).await {
-        Ok(result) => Ok(result?),
-        Err(_) => Err(Fault::Silent),
-    }
 }
 
 /// In every framing the last two frames are the sequence and the payload.
-fn published(message: &ZmqMessage) -> Result<Published, Fault> {
-    let last = message.len().saturating_sub(1);
-    let (Some(sequence), Some(payload)) = (message.get(last.saturating_sub(1)), message.get(last)) else {
-        return Err(Fault::Malformed);
-    };
+fn published(message: &[Bytes]) -> Result<Published, Fault> {
+    let [.., sequence, payload] = message else { return Err(Fault::Malformed) };
     let sequence = <[u8; 8]>::try_from(sequence.as_ref()).map_err(|_| Fault::Malformed)?;
     Ok(Published { sequence: u64::from_be_bytes(sequence), payload: payload.clone() })
-}
-
-fn disconnected(event: Option<SocketEvent>) -> Result<(), Fault> {
-    match event {
-        Some(SocketEvent::Disconnected(_) | SocketEvent::Closed) => Err(Fault::Lost("disconnected".into())),
-        Some(_) => Ok(()),
-        None => Err(Fault::Lost("the socket has ended".into())),
-    }
-}
-
-impl From<ZmqError> for Fault {
-    fn from(error: ZmqError) -> Fault {
-        Fault::Lost(error.to_string())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn message(frames: &[&[u8]]) -> ZmqMessage {
-        let frames: Vec<Bytes> = frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
-        ZmqMessage::try_from(frames).unwrap()
+    fn message(frames: &[&[u8]]) -> Vec<Bytes> {
+        frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect()
     }
 
     #[test]

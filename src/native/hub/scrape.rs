@@ -75,9 +75,7 @@ pub struct ScrapeTarget {
 /// How the reads of a replica's metrics go.
 #[derive(Clone, Debug, Default)]
 pub struct ScrapeView {
-    /// When the engine last answered, if it did: whatever it said, its process was there.
-    pub answered: Option<Instant>,
-    /// The same, Unix time in ms.
+    /// When the engine last answered, if it did, Unix time in ms: whatever it said, its process was there.
     pub answered_ms: Option<u64>,
     /// What it said last, of the replica or the rank.
     pub figures: EngineFigures,
@@ -189,7 +187,6 @@ impl Scraper {
         let process_start = figures.process_start.or(earlier.figures.process_start);
         earlier.figures = EngineFigures { process_start, ..figures };
         target.view.send_modify(|view| {
-            view.answered = Some(Instant::now());
             view.answered_ms = Some(unix_ms());
             view.figures = figures;
         });

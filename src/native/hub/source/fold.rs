@@ -24,7 +24,6 @@ impl<T: Transport> Source<T> {
         let batch = self.reader.read(sequence, Err(Fault::Malformed.to_string()));
         self.apply_batch(batch, None);
         self.doubt();
-        self.metrics.incomplete.set(1);
     }
 
     /// Applies a message; one that is replayed as of the time the engine made it.
@@ -34,19 +33,15 @@ impl<T: Transport> Source<T> {
         }
         self.continuity.applied(seen);
         self.metrics.last_sequence.set(i64::try_from(seen.sequence).unwrap_or(i64::MAX));
-        let decoded = self.transport.decode(&message.payload);
-        if decoded.as_ref().is_ok_and(|batch| !self.is_of_this_rank(batch)) {
-            self.whole = false;
-            self.reader.skip(SkipReason::OtherRank);
-            // It is this publisher's all the same, and may have said that blocks are gone.
-            let missed = [KvEvent::Missed(Missed::Anything)];
-            let tally = self.state.apply(self.publisher.index, &missed, unix_ms());
-            self.reader.applied(&tally);
-        } else {
-            let batch = self.reader.read(seen.sequence, decoded);
-            self.apply_batch(batch, replayed_at_ms);
-        }
-        self.metrics.incomplete.set(i64::from(!self.whole));
+        let batch = match self.transport.decode(&message.payload) {
+            Ok(batch) if !self.is_of_this_rank(&batch) => {
+                self.reader.skip(SkipReason::OtherRank);
+                // It is this publisher's all the same, and may have said that blocks are gone.
+                Batch { events: vec![KvEvent::Missed(Missed::Anything)], ..Batch::default() }
+            }
+            decoded => self.reader.read(seen.sequence, decoded),
+        };
+        self.apply_batch(batch, replayed_at_ms);
     }
 
     /// Engines without ranks state any.
@@ -77,6 +72,7 @@ impl<T: Transport> Source<T> {
         self.uncertain |= batch.faults.iter().any(|(fault, _)| *fault == EventFault::UnknownTag);
         let tally = self.state.apply(self.publisher.index, &batch.events, seen_ms);
         self.reader.applied(&tally);
+        self.metrics.incomplete.set(i64::from(!self.whole));
     }
 
     /// No event that the engine published before `at_ms`, Unix time in ms, was missed. Where one was not understood, that says

@@ -36,6 +36,23 @@ fn every_reason_code_and_detail_is_in_the_readme_and_no_other() {
     assert_eq!(documented.difference(&there_are).collect::<Vec<_>>(), Vec::<&&str>::new(), "there is no such");
 }
 
+/// The operator's page says what to do at each; what asks for nothing is said above the table.
+#[test]
+fn what_to_do_is_said_of_every_reason_code_and_detail() {
+    let page = include_str!("../../docs/operations.md");
+    let section = page.split_once("## What a code or detail asks of you").unwrap().1.split_once("\n## ").unwrap().0;
+    let said: BTreeSet<&str> = quoted(section).collect();
+    let codes = ReasonCode::ALL.iter().map(|code| code.as_str()).filter(|code| *code != "NO_HINT");
+    let there_are = codes.chain(Detail::ALL.iter().map(|detail| detail.as_str())).filter(|name| !name.is_empty());
+    assert_eq!(there_are.filter(|name| !said.contains(name)).collect::<Vec<_>>(), Vec::<&str>::new());
+    let table: BTreeSet<&str> = first_column(section).flat_map(quoted).collect();
+    let is_one = |name: &&str| {
+        ReasonCode::ALL.iter().any(|code| code.as_str() == *name)
+            || Detail::ALL.iter().any(|detail| detail.as_str() == *name)
+    };
+    assert_eq!(table.iter().filter(|name| !is_one(*name)).collect::<Vec<_>>(), Vec::<&&str>::new(), "there is no such");
+}
+
 /// Headers in backquotes, where `-b` after `x-inferencecache-a` is `x-inferencecache-b`.
 fn headers(page: &str) -> BTreeSet<String> {
     let mut all = BTreeSet::new();

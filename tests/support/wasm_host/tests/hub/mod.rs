@@ -31,6 +31,8 @@ const MAX_BLOCKS: usize = 256;
 pub struct Pool<'p> {
     pub process: &'p Process,
     replicas: u32,
+    /// Whether the hub announces the model's tokenizer.
+    pub has_model: bool,
     pub vms: Vec<(RootId, Vm)>,
     /// The stream that is followed, and the number of its last message.
     stream: Option<(u32, u64)>,
@@ -121,7 +123,7 @@ impl<'p> Pool<'p> {
         replicas: u32,
     ) -> Result<Pool<'p>, Trapped> {
         process.set_clock(START_MS * 1_000_000);
-        let mut pool = Pool { process, replicas, vms: Vec::new(), stream: None, sequence: 0, ended_callbacks: 0 };
+        let mut pool = Pool { process, replicas, has_model: true, vms: Vec::new(), stream: None, sequence: 0, ended_callbacks: 0 };
         for _ in 0..vms {
             let mut vm = process.vm()?;
             pool.vms.push((vm.root("warmroute", configuration.as_bytes())?, vm));
@@ -308,7 +310,9 @@ impl<'p> Pool<'p> {
             };
             let mut facts = vec![Observation::Scope { slot: SCOPE, scope }];
             facts.extend((1..=self.replicas).map(up));
-            facts.push(Observation::Model { model_id: "m".into(), version: MODEL.version });
+            if self.has_model {
+                facts.push(Observation::Model { model_id: "m".into(), version: MODEL.version });
+            }
             facts.extend(stored(1, &token_ids(0, BLOCKS), self.now_ms()));
             // Elsewhere nothing of it is held, so that it distinguishes.
             let complete = |number: u32| Observation::ReplicaComplete { replica: ReplicaSlot(number) };

@@ -32,7 +32,7 @@ import tools  # noqa: E402
 RUN = ["engine-0", "engine-1", "engine-2", "hub", "envoy", "chats", "prometheus"]
 # An image that is not built here begins its command with this.
 ENTRYPOINTS = {"prom/prometheus": ["/bin/prometheus"]}
-HEALTHY_WITHIN = 120
+HEALTHY_WITHIN = 300
 SLICE_LINES = 30
 
 

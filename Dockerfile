@@ -13,11 +13,13 @@ COPY . .
 
 FROM source AS module
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,id=warmroute-module,target=/warmroute/target \
     make wasm \
     && cp target/warmroute.wasm /warmroute.wasm
 
 FROM source AS native
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,id=warmroute-native,target=/warmroute/target \
     cargo build --release --features native --bins \
     && mkdir /programs \
     && cp target/release/warmroute-hub target/release/fake-engine target/release/loadgen /programs/ \

@@ -33,7 +33,7 @@ RUN = ["engine-0", "engine-1", "engine-2", "hub", "envoy", "chats", "prometheus"
 # An image that is not built here begins its command with this.
 ENTRYPOINTS = {"prom/prometheus": ["/bin/prometheus"]}
 HEALTHY_WITHIN = 300
-SLICE_LINES = 30
+LINES_SHOWN = 30
 
 
 def config(*files):
@@ -206,7 +206,7 @@ class Composed:
     def log(self, name):
         """The end of what a service wrote."""
         lines = self.log_lines(name)
-        return "\n".join(lines[-SLICE_LINES:])
+        return "\n".join(lines[-LINES_SHOWN:])
 
     def log_lines(self, name):
         return (self.folder / f"{name}.log").read_text(errors="replace").splitlines()

@@ -16,22 +16,19 @@ import random
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 from pathlib import Path
 
 from nameserver import NameServer
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-import tools  # noqa: E402
+from needed import ROOT, needed, tools
 
 # Services that are run; what of the others is checked is in their tests.
 RUN = ["engine-0", "engine-1", "engine-2", "hub", "envoy", "chats", "prometheus"]
 # An image that is not built here begins its command with this.
 ENTRYPOINTS = {"prom/prometheus": ["/bin/prometheus"]}
+BINARIES = ROOT / "target" / "debug"
 HEALTHY_WITHIN = 300
 LINES_SHOWN = 30
 
@@ -39,7 +36,7 @@ LINES_SHOWN = 30
 def config(*files):
     """The compose files as Docker Compose reads them."""
     names = [part for file in files for part in ("-f", str(ROOT / file))]
-    command = [str(tools.compose()), "--project-directory", str(ROOT), *names, "config", "--format", "json"]
+    command = [needed(tools.compose), "--project-directory", str(ROOT), *names, "config", "--format", "json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         raise AssertionError(done.stderr)
@@ -61,13 +58,12 @@ def stages():
 
 def programs():
     """What a program of an image is on this machine."""
-    binaries = ROOT / "target" / "debug"
     return {
-        "/usr/local/bin/warmroute-hub": binaries / "warmroute-hub",
-        "/usr/local/bin/fake-engine": binaries / "fake-engine",
-        "/usr/local/bin/loadgen": binaries / "loadgen",
-        "/usr/local/bin/envoy": Path(os.environ.get("WARMROUTE_ENVOY") or tools.envoy()),
-        "/bin/prometheus": Path(tools.prometheus("prometheus")),
+        "/usr/local/bin/warmroute-hub": BINARIES / "warmroute-hub",
+        "/usr/local/bin/fake-engine": BINARIES / "fake-engine",
+        "/usr/local/bin/loadgen": BINARIES / "loadgen",
+        "/usr/local/bin/envoy": Path(os.environ.get("WARMROUTE_ENVOY") or needed(tools.envoy)),
+        "/bin/prometheus": Path(needed(tools.prometheus, "prometheus")),
     }
 
 

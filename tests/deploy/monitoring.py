@@ -4,11 +4,8 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-import tools  # noqa: E402
+from needed import ROOT, needed, tools
 
 MONITORING = ROOT / "deploy" / "monitoring"
 # What Grafana puts in the place of its variables; the interval is six scrapes of the compose file's Prometheus.
@@ -20,7 +17,7 @@ NAME = re.compile(r"\b(?:warmroute_|inferencecache_|loadgen_|vllm:)\w+|\bup(?=\{
 
 def yaml(path):
     """A YAML file."""
-    folder = str(tools.yaml())
+    folder = needed(tools.yaml)
     if folder not in sys.path:
         sys.path.append(folder)
     import yaml as reader
@@ -74,5 +71,5 @@ def documented():
 
 def promtool(*arguments, folder=MONITORING):
     """Runs promtool; what it says if it is not content."""
-    done = subprocess.run([str(tools.prometheus("promtool")), *arguments], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([needed(tools.prometheus, "promtool"), *arguments], cwd=folder, capture_output=True, text=True)
     return None if done.returncode == 0 else done.stdout + done.stderr

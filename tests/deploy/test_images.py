@@ -7,9 +7,8 @@ import subprocess
 import unittest
 
 import composed
-from composed import ROOT, stages
-
-import tools
+from composed import BINARIES, stages
+from needed import ROOT, needed, tools
 
 
 class ComposeFiles(unittest.TestCase):
@@ -72,10 +71,9 @@ class ComposeFiles(unittest.TestCase):
             self.assertIn(f"/models/{model}", self.vllm["model-files"]["command"][0])
 
     def test_the_hub_takes_both_configurations(self):
-        hub = composed.programs()["/usr/local/bin/warmroute-hub"]
         for file in ("hub.yaml", "hub.vllm.yaml"):
             text = (ROOT / "deploy/compose" / file).read_text().replace("/models", str(ROOT / "demo/models"))
-            done = subprocess.run([hub, "check-config", "/dev/stdin"], input=text, capture_output=True, text=True)
+            done = subprocess.run([BINARIES / "warmroute-hub", "check-config", "/dev/stdin"], input=text, capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
 
 
@@ -93,7 +91,7 @@ class Dockerfile(unittest.TestCase):
         self.stages = stages()
 
     def test_hadolint_has_nothing_to_say(self):
-        done = subprocess.run([tools.hadolint(), ROOT / "Dockerfile"], capture_output=True, text=True)
+        done = subprocess.run([needed(tools.hadolint), ROOT / "Dockerfile"], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
     def test_every_image_that_is_built_is_a_stage_of_an_unprivileged_user(self):

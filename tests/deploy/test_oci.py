@@ -11,9 +11,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-import oci  # noqa: E402
+from needed import ROOT  # which makes the scripts importable
+
+import oci
 
 MODULE = ROOT / "target" / "warmroute.wasm"
 

@@ -14,10 +14,8 @@ DATA_WITHIN = 120
 class Stack(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.composed = Composed()
-        cls.enterClassContext(cls.composed) if hasattr(cls, "enterClassContext") else cls.composed.__enter__()
-        if not hasattr(cls, "enterClassContext"):
-            cls.addClassCleanup(cls.composed.__exit__)
+        cls.composed = Composed().__enter__()
+        cls.addClassCleanup(cls.composed.__exit__)
 
     def ask(self, path, **parameters):
         """Prometheus's answer."""

@@ -124,9 +124,9 @@ class Composed:
             assert condition["condition"] == "service_healthy", condition
             self.wait_until_healthy(other)
         command = self.command(name)
-        log = (self.folder / f"{name}.log").open("wb")
         environment = {**os.environ, "RUST_LOG": "info"}
-        self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
 
     def command(self, name):
         """The entry point and the command, with programs and paths of this machine."""

@@ -60,8 +60,9 @@ lint: setup
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features native
 	python3 tests/golden/generate.py --check
 
-bench: setup
+bench: wasm
 	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth --bench eviction
+	cargo test $(WASM_HOST) --bench steps
 	python3 benches/vm/run.py
 	python3 benches/vm/text.py
 

@@ -13,6 +13,7 @@
 
 mod answer;
 mod compare;
+mod first_byte;
 mod notices;
 mod sent;
 mod usage;
@@ -30,6 +31,7 @@ use crate::routing::policy::Policy;
 use crate::routing::reason::{Detail, ReasonCode};
 use answer::{Asked, Outcome};
 use compare::{Foretold, Reading};
+use first_byte::FirstByte;
 use sent::Sent;
 
 pub use notices::Notices;
@@ -62,6 +64,8 @@ pub struct Router<'a> {
 #[derive(Debug, Default)]
 pub struct Exchange {
     state: State,
+    /// The response's first byte, where its request was looked up.
+    first_byte: Option<FirstByte>,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +104,8 @@ struct Decided<'a> {
     decision: Decision,
     model: &'a str,
     foretold: Option<Foretold>,
+    /// When the input of a request ended that was looked up.
+    input_ended_ns: Option<u64>,
 }
 
 // === impl Exchange ===
@@ -188,17 +194,23 @@ impl Exchange {
             sent.write_response(host);
         }
         let foretold = sent.foretold.take().filter(|_| !end_of_stream);
+        self.first_byte = self.first_byte.take().filter(|_| !end_of_stream && FirstByte::is_of(host));
         let reading = foretold.and_then(|foretold| foretold.read(host, place));
         self.state = reading.map_or(State::Answered, |reading| State::Reading(Box::new(reading)));
     }
 
-    /// Whether the response's body is read.
+    /// Whether the response's body is read, or its first byte awaited.
     pub fn reads_response(&self) -> bool {
-        matches!(self.state, State::Reading(_))
+        matches!(self.state, State::Reading(_)) || self.first_byte.is_some()
     }
 
     /// The next `size` bytes of the response's body pass.
     pub fn on_response_body(&mut self, host: &impl HttpHost, notices: &mut Notices, size: usize, end_of_stream: bool) {
+        if size > 0
+            && let Some(first_byte) = self.first_byte.take()
+        {
+            first_byte.came(host);
+        }
         let State::Reading(reading) = &mut self.state else { return };
         if !reading.read(host, size) {
             self.state = State::Answered;
@@ -209,6 +221,7 @@ impl Exchange {
 
     /// The response has ended: with trailers, as a whole, or broken off, as what has passed of it.
     pub fn end_response(&mut self, host: &impl HttpHost, notices: &mut Notices, is_whole: bool) {
+        self.first_byte = None;
         let State::Reading(_) = &self.state else { return };
         if let State::Reading(reading) = std::mem::replace(&mut self.state, State::Answered) {
             reading.end(host, notices, is_whole);
@@ -240,8 +253,15 @@ impl Exchange {
     }
 
     /// Writes the decision into the request and lets it go.
-    fn send(&mut self, host: &impl HttpHost, Decided { decision, model, foretold }: Decided<'_>) -> Next {
+    fn send(
+        &mut self,
+        host: &impl HttpHost,
+        Decided { decision, model, foretold, input_ended_ns }: Decided<'_>,
+    ) -> Next {
         let sent = Sent::new(decision, foretold);
+        self.first_byte = input_ended_ns.map(|input_ended_ns| {
+            FirstByte::awaited(metrics::time_to_first_byte(model, sent.reason.as_str()), input_ended_ns)
+        });
         sent.write_request(host);
         host.count(&metrics::lookup_calls(model, sent.reason.as_str(), !sent.addresses.is_empty()), 1);
         match sent.reason {
@@ -286,7 +306,7 @@ impl<'a, H: HttpHost> Step<'a, H> {
         }
         let model = request.scope.model_id.as_str();
         host.record(&metrics::lookup_latency(model), host.now_ns().saturating_sub(input_ended_ns) / 1_000);
-        Decided { decision, model, foretold }
+        Decided { decision, model, foretold, input_ended_ns: Some(input_ended_ns) }
     }
 }
 
@@ -295,7 +315,7 @@ impl<'a, H: HttpHost> Step<'a, H> {
 impl Decided<'_> {
     /// No hint, to a request that names no model of the configuration.
     fn other(detail: Detail) -> Decided<'static> {
-        Decided { decision: Decision::no_hint(detail), model: OTHER_MODEL, foretold: None }
+        Decided { decision: Decision::no_hint(detail), model: OTHER_MODEL, foretold: None, input_ended_ns: None }
     }
 }
 

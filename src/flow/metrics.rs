@@ -91,6 +91,14 @@ pub fn lookup_latency(model: &str) -> Rc<str> {
     })
 }
 
+/// Time from the end of a request's input to the first byte of its response's body, in ms; of requests that were looked up and
+/// answered with 2xx.
+pub fn time_to_first_byte(model: &str, reason_code: &'static str) -> Rc<str> {
+    memo::of_model(model, OfModel::FirstByte { reason_code }, || {
+        format!("warmroute_time_to_first_byte_ms.model.={}.;.reason_code.={reason_code}.;", label(model))
+    })
+}
+
 /// Tokens that were foretold to be cached at the replica that answered, of each response compared.
 pub fn predicted_tokens(model: &str) -> Rc<str> {
     memo::of_model(model, OfModel::Predicted, || format!("warmroute_predicted_tokens.model.={}.;", label(model)))

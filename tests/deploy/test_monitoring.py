@@ -63,7 +63,7 @@ class Dashboard(unittest.TestCase):
         asked = " ".join(query for _, query in monitoring.queries())
         for metric in (
             "inferencecache_lookup_route_calls_total", "warmroute_predicted_tokens_sum", "warmroute_hub_event_lag_seconds",
-            "loadgen_time_to_first_token_seconds_bucket", "warmroute_index_pairs", "warmroute_lag_segments_bucket",
+            "warmroute_time_to_first_byte_ms_bucket", "warmroute_index_pairs", "warmroute_lag_segments_bucket",
         ):  # fmt: skip
             self.assertIn(metric, asked)
 

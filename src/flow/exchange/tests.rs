@@ -1,5 +1,6 @@
 mod bodies;
 mod codes;
+mod first_byte;
 mod hits;
 mod ranks;
 mod texts;

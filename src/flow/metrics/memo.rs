@@ -1,6 +1,6 @@
 //! Names with labels, each formatted once in a VM and then only looked up.
 //!
-//! A request counts under up to four of them. Formatting one takes two allocations or more and copies some hundred bytes;
+//! A request counts under up to five of them. Formatting one takes two allocations or more and copies some hundred bytes;
 //! looking it up takes none.
 
 use std::cell::RefCell;
@@ -22,6 +22,8 @@ pub(super) enum OfModel {
     Calls { reason_code: &'static str, hint_used: bool },
     /// The time that took.
     Latency,
+    /// The time until the response's first byte.
+    FirstByte { reason_code: &'static str },
     /// Tokens foretold to be cached.
     Predicted,
     /// Tokens that were.

@@ -11,6 +11,7 @@ mod dumps;
 mod hints;
 mod hub_faults;
 mod hubs;
+mod istio;
 mod labels;
 mod leadership;
 mod lfu;

@@ -108,12 +108,8 @@ impl Proxy {
             let path = folder.join("extensions.yaml").display().to_string();
             discovery["config_source"] = json!({ "resource_api_version": "V3", "path_config_source": { "path": path } });
         }
-        if let Some(vm) = message.get_mut("vm_config") {
-            vm["code"] = json!({ "local": { "filename": programs().module.display().to_string() } });
-            let text = message["configuration"]["value"].as_str().unwrap();
-            let mut plugin: Value = serde_json::from_str(text).unwrap();
-            plugin["output"]["response_headers"] = json!(true);
-            message["configuration"]["value"] = plugin.to_string().into();
+        if message.contains_key("vm_config") {
+            localize_plugin(message);
         }
     }
 
@@ -154,6 +150,15 @@ pub fn validated(config: &Value) -> Result<(), String> {
     let output = Command::new(programs().envoy).args(["--mode", "validate", "--config-yaml", &config]).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     if output.status.success() && !log.contains("Deprecated field") { Ok(()) } else { Err(log) }
+}
+
+/// A plugin's module is the one that is tested, and repeats decisions on responses.
+pub fn localize_plugin(plugin: &mut Map<String, Value>) {
+    plugin["vm_config"]["code"] = json!({ "local": { "filename": programs().module.display().to_string() } });
+    let value = &mut plugin["configuration"]["value"];
+    let mut config: Value = serde_json::from_str(value.as_str().unwrap()).unwrap();
+    config["output"]["response_headers"] = json!(true);
+    *value = config.to_string().into();
 }
 
 /// An address as Envoy's configuration has it.

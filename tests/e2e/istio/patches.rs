@@ -150,17 +150,21 @@ impl EnvoyFilter {
         let patches: Vec<&ConfigPatch> = self.spec.config_patches.iter().filter(|patch| patch.is_for(context)).collect();
         let of = |kind: ApplyTo| patches.iter().copied().filter(move |patch| patch.apply_to == kind);
         for listener in &mut to.listeners {
-            for patch in of(ApplyTo::Listener).filter(|patch| patch.merges() && patch.matches_listener(listener)) {
-                patch.count();
-                merge(listener, &patch.patch.value);
+            for patch in of(ApplyTo::Listener).filter(|patch| patch.merges()) {
+                if patch.matches_listener(listener) {
+                    patch.count();
+                    merge(listener, &patch.patch.value);
+                }
             }
             patch_chains(&patches, listener);
         }
         add(of(ApplyTo::Listener), context, &mut to.listeners);
         for cluster in &mut to.clusters {
-            for patch in of(ApplyTo::Cluster).filter(|patch| patch.merges() && patch.matches_cluster(cluster)) {
-                patch.count();
-                merge(cluster, &patch.patch.value);
+            for patch in of(ApplyTo::Cluster).filter(|patch| patch.merges()) {
+                if patch.matches_cluster(cluster) {
+                    patch.count();
+                    merge(cluster, &patch.patch.value);
+                }
             }
         }
         add(of(ApplyTo::Cluster), context, &mut to.clusters);
@@ -267,9 +271,11 @@ fn patch_chains(patches: &[&ConfigPatch], listener: &mut Value) {
             insert(patch, beside, filters);
         }
         for filter in filters {
-            for patch in network.iter().filter(|patch| patch.merges() && patch.matches_filter(filter)) {
-                patch.count();
-                merge_filter(filter, &patch.patch.value);
+            for patch in network.iter().filter(|patch| patch.merges()) {
+                if patch.matches_filter(filter) {
+                    patch.count();
+                    merge_filter(filter, &patch.patch.value);
+                }
             }
             if filter["name"] == CONNECTION_MANAGER {
                 patch_http_filters(&http, filter);

@@ -31,6 +31,7 @@ async fn counted(stack: &Stack, what: &str) -> u64 {
 async fn the_filter_comes_and_changes_without_a_restart() {
     let folder = Folder::new("ecds");
     let sample = serde_norway::from_str(&folder.placed(SAMPLE)).unwrap();
+    move_into_place(&folder, "{version_info: '0', resources: []}");
     let stack = stack(|options| run_instead(options, sample, &["warmroute_hub"])).await;
     // Nothing is discovered yet.
     let answer = send(&stack, probe_head(&tokens(1, 160)), "/v1/probe", "").await;

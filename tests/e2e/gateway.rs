@@ -177,7 +177,8 @@ fn mistakes_are_told() {
     }
     // Behind the router: Envoy refuses that.
     let mut late = Xds::without_filter();
-    let patches = PATCHES.replace("[?(@.name==\"envoy.filters.http.router\")]\n        path: \"\"", "\n        path: /-");
+    let patches =
+        PATCHES.replace("[?(@.name==\"envoy.filters.http.router\")]\n        path: \"\"", "\n        path: /-");
     apply_patches(&mut late, &documents_of(&patches, "EnvoyPatchPolicy")["spec"]).unwrap();
     assert!(late.validated().is_err_and(|log| log.contains("terminal")));
     // Without the patch of its other half.

@@ -85,7 +85,8 @@ impl Proxy {
     /// What is elsewhere in a mesh, in one message.
     fn localize(&self, message: &mut Map<String, Value>, folder: &Path, addresses: &Addresses) {
         if let Some(rds) = message.remove("rds") {
-            message.insert("route_config".into(), self.route_configs[rds["route_config_name"].as_str().unwrap()].clone());
+            message
+                .insert("route_config".into(), self.route_configs[rds["route_config_name"].as_str().unwrap()].clone());
         }
         if message.get("type") == Some(&json!("EDS")) {
             let name = message["name"].clone();
@@ -106,7 +107,8 @@ impl Proxy {
         if let Some(discovery) = message.get_mut("config_discovery") {
             assert_eq!(discovery["config_source"]["ads"], json!({}));
             let path = folder.join("extensions.yaml").display().to_string();
-            discovery["config_source"] = json!({ "resource_api_version": "V3", "path_config_source": { "path": path } });
+            discovery["config_source"] =
+                json!({ "resource_api_version": "V3", "path_config_source": { "path": path } });
         }
         if message.contains_key("vm_config") {
             localize_plugin(message);
@@ -147,7 +149,8 @@ impl Proxy {
 /// What Envoy says to a configuration, deprecated fields included.
 pub fn validated(config: &Value) -> Result<(), String> {
     let config = config.to_string();
-    let output = Command::new(programs().envoy).args(["--mode", "validate", "--config-yaml", &config]).output().unwrap();
+    let output =
+        Command::new(programs().envoy).args(["--mode", "validate", "--config-yaml", &config]).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     if output.status.success() && !log.contains("Deprecated field") { Ok(()) } else { Err(log) }
 }
@@ -180,7 +183,8 @@ pub fn each_object(value: &mut Value, change: &mut dyn FnMut(&mut Map<String, Va
 
 /// A body that Envoy's own limit would refuse, of 1 MiB or less, is held.
 pub async fn holds_large_bodies(stack: &Stack) {
-    let body = json!({ "model": envoy_model(), "prompt": tokens(1, 160), "max_tokens": 1, "user": "x".repeat(1_500_000) });
+    let body =
+        json!({ "model": envoy_model(), "prompt": tokens(1, 160), "max_tokens": 1, "user": "x".repeat(1_500_000) });
     let head = hyper::Request::post("/").header("content-type", "application/json");
     let answer = send(stack, head, "/v1/completions", body.to_string()).await;
     let found = ["x-inferencecache-reason-code", "x-inferencecache-replica-id"].map(|name| answer.header(name));
@@ -299,7 +303,13 @@ fn patches_that_miss_are_told() {
     let misses = [
         (INGRESS, INGRESS_FILTER, "portNumber: 8080", "portNumber: 80", vec![0, 1, 2]),
         (INGRESS, INGRESS_FILTER, "vllm.llm.svc.cluster.local", "vllm", vec![3]),
-        (INGRESS, INGRESS_FILTER, "subFilter: { name: envoy.filters.http.router }", "subFilter: { name: router }", vec![2]),
+        (
+            INGRESS,
+            INGRESS_FILTER,
+            "subFilter: { name: envoy.filters.http.router }",
+            "subFilter: { name: router }",
+            vec![2],
+        ),
         (INGRESS, INGRESS_FILTER, "context: GATEWAY", "context: SIDECAR_OUTBOUND", vec![0, 1, 2, 3, 4]),
         (SIDECAR, SIDECAR_FILTER, "context: SIDECAR_OUTBOUND", "context: SIDECAR_INBOUND", vec![0, 4]),
     ];

@@ -28,7 +28,7 @@ const PLAIN: [(&str, &str); 4] = [
 const WITH_FILES: [&str; 2] = ["ecds.yaml", "production.yaml"];
 /// Where samples expect the module, and everything else.
 const MODULE: &str = "/etc/envoy/warmroute.wasm";
-const FOLDER: &str = "/etc/envoy/";
+const FOLDER: &str = "/etc/envoy";
 /// How long a change may take on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
@@ -55,7 +55,7 @@ impl Folder {
     pub fn placed(&self, sample: &str) -> String {
         let module = Programs::find().unwrap_or_else(|missing| panic!("{missing}")).module;
         assert!(sample.contains(FOLDER), "nothing to be placed");
-        sample.replace(MODULE, &module.display().to_string()).replace(FOLDER, &format!("{}/", self.0.display()))
+        sample.replace(MODULE, &module.display().to_string()).replace(FOLDER, &self.0.display().to_string())
     }
 }
 

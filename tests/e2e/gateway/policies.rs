@@ -152,7 +152,10 @@ pub fn bootstrap(xds: &mut Xds, spec: &Value) {
 /// EnvoyExtensionPolicy: a filter that is off, and on again on the routes that the policy is for.
 pub fn extension(xds: &mut Xds, policy: &Value) {
     let mut spec = Taken::new(&policy["spec"]);
-    assert_eq!(spec.take("targetRefs"), json!([{ "group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "vllm" }]));
+    assert_eq!(
+        spec.take("targetRefs"),
+        json!([{ "group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "vllm" }])
+    );
     let wasm = spec.take("wasm");
     spec.end();
     let mut wasm = Taken::new(&wasm[0]);

@@ -147,7 +147,8 @@ impl EnvoyFilter {
 
     /// Patches what is for one context: listeners from the outside in, then clusters and extensions.
     pub fn apply(&self, context: Context, to: &mut Configuration) {
-        let patches: Vec<&ConfigPatch> = self.spec.config_patches.iter().filter(|patch| patch.is_for(context)).collect();
+        let patches: Vec<&ConfigPatch> =
+            self.spec.config_patches.iter().filter(|patch| patch.is_for(context)).collect();
         let of = |kind: ApplyTo| patches.iter().copied().filter(move |patch| patch.apply_to == kind);
         for listener in &mut to.listeners {
             for patch in of(ApplyTo::Listener).filter(|patch| patch.merges()) {
@@ -322,7 +323,8 @@ fn merge_filter(filter: &mut Value, patch: &Value) {
     if let Some(name) = patch.get("name") {
         filter["name"] = name.clone();
     }
-    let (Some(config), Some(Value::Object(changes))) = (filter.get_mut("typed_config"), patch.get("typed_config")) else {
+    let (Some(config), Some(Value::Object(changes))) = (filter.get_mut("typed_config"), patch.get("typed_config"))
+    else {
         return;
     };
     let mut changes = changes.clone();

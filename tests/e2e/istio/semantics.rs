@@ -131,7 +131,8 @@ fn messages_are_merged_as_protobuf_merges_them() {
 #[test]
 fn of_a_named_filter_the_configuration_is_merged() {
     let mut configuration = configuration(&["a"]);
-    let manager = |configuration: &mut Configuration| configuration.listeners[0]["filter_chains"][0]["filters"][0].take();
+    let manager =
+        |configuration: &mut Configuration| configuration.listeners[0]["filter_chains"][0]["filters"][0].take();
     configuration.listeners[0]["filter_chains"][0]["filters"][0]["typed_config"]["early_header_mutation_extensions"] =
         json!(["another's"]);
     let patch = json!({

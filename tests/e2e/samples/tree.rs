@@ -42,8 +42,7 @@ fn every_yaml_file_is_valid_and_named_by_a_test() {
         .iter()
         .map(|path| std::fs::read_to_string(path).unwrap())
         .collect();
-    let paths: Vec<String> =
-        yaml.iter().map(|path| path.strip_prefix(root).unwrap().display().to_string()).collect();
+    let paths: Vec<String> = yaml.iter().map(|path| path.strip_prefix(root).unwrap().display().to_string()).collect();
     assert!(paths.len() > 5, "{paths:?}");
     assert_eq!(unknown(&paths, &sources), Vec::<&String>::new(), "no test names these");
 }

@@ -228,3 +228,20 @@ fn the_module_is_mounted_where_filters_look_for_it() {
     let path = format!("{}/{file}", gateway["containers"][0]["volumeMounts"][1]["mountPath"].as_str().unwrap());
     assert_eq!(gateway["containers"][0]["env"][0]["value"], path);
 }
+
+/// Every file in `envoy/` is on one of the two pages about them, and every file that they link to is there.
+#[test]
+fn the_pages_name_every_file() {
+    let docs = folder().join("../docs");
+    let pages = ["envoy.md", "kubernetes.md"].map(|name| std::fs::read_to_string(docs.join(name)).unwrap()).concat();
+    for base in [".", "ecds", "kubernetes", "istio", "gateway"] {
+        for entry in folder().join(base).read_dir().unwrap().map(Result::unwrap) {
+            let name = entry.file_name().into_string().unwrap();
+            let is_within = ["kustomization.yaml", "namespace.yaml"].contains(&name.as_str()) || base == "kubernetes";
+            assert!(is_within || pages.contains(&name), "{base}/{name}");
+        }
+    }
+    for link in pages.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap()) {
+        assert!(link.is_empty() || docs.join(link).exists(), "{link}");
+    }
+}

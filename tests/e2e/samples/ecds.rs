@@ -32,7 +32,11 @@ async fn the_filter_comes_and_changes_without_a_restart() {
     let folder = Folder::new("ecds");
     let sample = serde_norway::from_str(&folder.placed(SAMPLE)).unwrap();
     move_into_place(&folder, "{version_info: '0', resources: []}");
-    let stack = stack(|options| run_instead(options, sample, &["warmroute_hub"])).await;
+    let stack = stack(|options| {
+        options.envoy_arguments = vec!["--reject-unknown-dynamic-fields".to_owned()];
+        run_instead(options, sample, &["warmroute_hub"]);
+    })
+    .await;
     // Nothing is discovered yet.
     let answer = send(&stack, probe_head(&tokens(1, 160)), "/v1/probe", "").await;
     assert_eq!((answer.status.as_u16(), answer.header("x-inferencecache-reason-code")), (404, ""), "from an engine");

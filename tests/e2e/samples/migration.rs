@@ -4,6 +4,11 @@ use super::*;
 
 const SAMPLE: &str = include_str!("../../../envoy/migration.yaml");
 
+/// A request with a body that no engine holds.
+fn completion() -> Builder {
+    hyper::Request::post("/").header("content-type", "application/json")
+}
+
 /// How many requests a cluster has got.
 async fn requests(stack: &Stack, cluster: &str) -> f64 {
     stack.metrics().await.unwrap().sum("envoy_cluster_upstream_rq_total", &[("envoy_cluster_name", cluster)])
@@ -12,7 +17,7 @@ async fn requests(stack: &Stack, cluster: &str) -> f64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_no_hint_goes_to_the_pool() {
     let stack = stack(|options| options.sample = SAMPLE).await;
-    let answer = send(&stack, hyper::Request::post("/"), "/v1/completions", body(&tokens(7, 160))).await;
+    let answer = send(&stack, completion(), "/v1/completions", body(&tokens(7, 160))).await;
     assert_eq!((answer.status.as_u16(), requests(&stack, "named").await), (200, 0.0));
     shows_a_match("migration.yaml", &stack, &as_it_is).await;
     let (named, pool) = (requests(&stack, "named").await, requests(&stack, "engines").await);
@@ -20,7 +25,7 @@ async fn what_has_no_hint_goes_to_the_pool() {
 
     // A client that names a replica, or a machine elsewhere, gets neither.
     for forged in [stack.addresses.engines[2].http, stack.addresses.admin] {
-        let head = hyper::Request::post("/").header("x-gateway-destination-endpoint", forged.to_string());
+        let head = completion().header("x-gateway-destination-endpoint", forged.to_string());
         let answer = send(&stack, head, "/v1/completions", body(&tokens(8, 160))).await;
         assert_eq!(answer.status, 200);
     }

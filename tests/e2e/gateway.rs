@@ -1,5 +1,8 @@
 //! `envoy/gateway/`: what each file there makes of a configuration as Envoy Gateway has it, run on Envoy.
 
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use warmroute::native::load::stack::Stack;
@@ -93,6 +96,26 @@ impl Xds {
     }
 }
 
+/// A prompt that engine 1 may hold, in a body of so many bytes or a little more.
+fn long_body(bytes: usize) -> String {
+    json!({ "model": "llama-3.1-8b", "prompt": tokens(1, 160), "max_tokens": 1, "user": "x".repeat(bytes) }).to_string()
+}
+
+/// The status and the reason for a body that is sent over HTTP/2; none where the stream is reset.
+async fn over_http2(stack: &Stack, body: String) -> Option<(u16, String)> {
+    let stream = tokio::net::TcpStream::connect(stack.addresses.envoy).await.unwrap();
+    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    let head = hyper::Request::post(format!("{}/v1/completions", stack.envoy_url()));
+    let request = head.header("content-type", "application/json").body(Full::new(Bytes::from(body))).unwrap();
+    let answer = sender.send_request(request).await.ok()?;
+    let reason = answer.headers().get("x-inferencecache-reason-code").map(|value| value.to_str().unwrap().to_owned());
+    let status = answer.status().as_u16();
+    let _ = answer.into_body().collect().await;
+    Some((status, reason.unwrap_or_default()))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gateway_shows_a_match() {
     let mut xds = Xds::without_filter();
@@ -102,20 +125,25 @@ async fn the_gateway_shows_a_match() {
     reads_bodies("patch-policy.yaml", &stack, &as_it_is).await;
     holds_large_bodies(&stack).await;
     has_labelled_metrics(&stack).await;
+    assert_eq!(over_http2(&stack, long_body(500_000)).await, Some((200, "PREFIX_MATCH".to_owned())));
 }
 
-/// Envoy Gateway's own limit of 32 KiB, which ClientTrafficPolicy raises.
+/// Envoy Gateway's own limits of 32 KiB, and of 64 KiB for an HTTP/2 stream, which ClientTrafficPolicy raises.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_raised_limit_a_long_prompt_is_refused() {
     let mut xds: Xds = serde_norway::from_str(BASE).unwrap();
     apply_patches(&mut xds, &documents_of(PATCHES, "EnvoyPatchPolicy")["spec"]).unwrap();
     let stack = xds.run().await;
     for (bytes, status) in [(16_000, 200), (40_000, 413)] {
-        let body = json!({ "model": "llama-3.1-8b", "prompt": [1, 2], "max_tokens": 1, "user": "x".repeat(bytes) });
         let head = hyper::Request::post("/").header("content-type", "application/json");
-        let answer = send(&stack, head, "/v1/completions", body.to_string()).await;
+        let answer = send(&stack, head, "/v1/completions", long_body(bytes)).await;
         assert_eq!(answer.status.as_u16(), status, "{bytes} bytes");
     }
+    // Of HTTP/2 the limit is the stream's window, and the stream may be reset before the answer is read.
+    let statuses = [over_http2(&stack, long_body(16_000)).await, over_http2(&stack, long_body(200_000)).await];
+    let [short, long] = statuses.map(|answer| answer.map(|(status, _)| status));
+    assert_eq!(short, Some(200));
+    assert!([None, Some(413)].contains(&long), "{long:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -30,7 +30,7 @@ const WITH_FILES: [&str; 2] = ["ecds.yaml", "production.yaml"];
 const MODULE: &str = "/etc/envoy/warmroute.wasm";
 const FOLDER: &str = "/etc/envoy";
 /// How long a change may take on a busy machine.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// A folder in the place of `/etc/envoy`. Dropped, it is removed.
 pub struct Folder(pub PathBuf);

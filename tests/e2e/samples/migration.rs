@@ -28,9 +28,9 @@ async fn what_has_no_hint_goes_to_the_pool() {
     assert!(named > 30.0, "{named} requests were sent where the hint says");
 
     // A client that names a replica, or a machine elsewhere, gets neither.
-    for forged in [stack.addresses.engines[2].http, stack.addresses.admin] {
+    for (forged, seed) in [(stack.addresses.engines[2].http, 8), (stack.addresses.admin, 9)] {
         let head = completion().header("x-gateway-destination-endpoint", forged.to_string());
-        let answer = send(&stack, head, "/v1/completions", body(&tokens(8, 160))).await;
+        let answer = send(&stack, head, "/v1/completions", body(&tokens(seed, 160))).await;
         assert_eq!(answer.status, 200);
     }
     assert_eq!((requests(&stack, "named").await, requests(&stack, "engines").await), (named, pool + 2.0));

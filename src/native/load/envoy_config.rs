@@ -164,7 +164,11 @@ fn http_filters(listener: &mut Value) -> Result<&mut Vec<Value>, UnknownSample> 
     sequence(at(connection_manager(listener)?, "http_filters")?, "http_filters")
 }
 
-fn set_endpoints(config: &mut Value, cluster: &str, addresses: &[SocketAddr]) -> Result<(), UnknownSample> {
+/// Sets the endpoints of a cluster, each after the pattern of its first.
+///
+/// # Errors
+/// When there is no such cluster, or it has none.
+pub fn set_endpoints(config: &mut Value, cluster: &str, addresses: &[SocketAddr]) -> Result<(), UnknownSample> {
     let cluster = named(at(config, "static_resources.clusters")?, cluster)?;
     let locality = first(at(cluster, "load_assignment.endpoints")?, "endpoints")?;
     let endpoints = at(locality, "lb_endpoints")?;

@@ -23,7 +23,8 @@ const CONTINUE: u32 = 0;
 const PAUSE: u32 = 1;
 const YES: u32 = 1;
 
-/// Names the version of the ABI.
+/// Names the version of the ABI. Up to this one Envoy chooses the route again when a request header is written, which
+/// `envoy/migration.yaml` counts on.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_abi_version_0_2_1() {}
 

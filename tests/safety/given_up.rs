@@ -60,3 +60,22 @@ async fn all_replicas_together_have_a_limit_which_the_largest_pays_for() {
     eventually("the count", async || metric(&hub, line).await == 20.0).await;
     hub.shutdown().await;
 }
+
+#[tokio::test]
+async fn many_keys_for_one_block_count_as_many_and_go_with_it() {
+    let mut engine = Engine::start(Framing::Two).await;
+    let (hub, mut observer) = observed(&[&engine], "limits: {max_replica_blocks: 80}").await;
+    engine.publish(vec![stored(&[1], None, &tokens(0..4))]).await;
+    observer.until("the block", |seen| seen.holds("r0", &tokens(0..4))).await;
+    // The same block 200 times, each time by another key.
+    engine.publish((1_000..1_200).map(|key| stored(&[key], None, &tokens(0..4))).collect()).await;
+    observer.until("the block to be given up", |seen| seen.holds("r0", &[])).await;
+    let of =
+        |what: &str| format!("warmroute_hub_{what}_given_up_total{{replica=\"r0\",reason=\"max_replica_blocks\"}}");
+    eventually("the keys", async || metric(&hub, &of("keys")).await == 201.0).await;
+    assert_eq!(metric(&hub, &of("blocks")).await, 1.0);
+    // It is followed as ever.
+    engine.publish(vec![removed(&[1, 1_000]), stored(&[5, 6], None, &tokens(8..16))]).await;
+    observer.until("other blocks", |seen| seen.holds("r0", &tokens(8..16))).await;
+    hub.shutdown().await;
+}

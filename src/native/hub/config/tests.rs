@@ -166,3 +166,30 @@ fn ranks_need_ports_and_ids_of_their_own() {
     let problems = read(&[of("a", 6557), of("a/dp1", 6557)]).unwrap_err().problems;
     assert_eq!(problems, ["replicas[].id is `a/dp1`, allowed is an id that no rank of `a` has"]);
 }
+
+#[test]
+fn two_replicas_with_one_publisher_are_refused_by_both_names() {
+    let problems = |entries: &[&str]| {
+        let entries: Vec<String> = entries.iter().map(|entry| format!("{{address: 'h:80', {entry}}}")).collect();
+        let config = HubConfig::from_yaml(&format!("replicas: [{}]", entries.join(", ")));
+        config.err().map(|invalid| invalid.problems).unwrap_or_default()
+    };
+    let first = "id: a, kv_events: 'tcp://h:5557', model: m, data_parallel_size: 2";
+    assert_eq!(
+        problems(&[first, "id: b, kv_events: 'tcp://H:5558', model: m"]),
+        [
+            "replicas[1].kv_events is `tcp://H:5558 of b`, allowed is an endpoint that no other replica of this model and tenant \
+             has: `a` has it"
+        ]
+    );
+    for other in [
+        "id: b, kv_events: 'tcp://h:5559', model: m",
+        "id: b, kv_events: 'tcp://h:5557', model: another",
+        "id: b, kv_events: 'tcp://h:5557', model: m, tenant: t",
+        "id: b, kv_events: 'grpc://h:5557', model: m, data_parallel_size: 2",
+    ] {
+        assert_eq!(problems(&[first, other]), [""; 0], "{other}");
+    }
+    let stream = "kv_events: 'grpc://h:50051', model: m, data_parallel_size: 2";
+    assert_eq!(problems(&[&format!("id: a, {stream}"), &format!("id: b, {stream}")]).len(), 1);
+}

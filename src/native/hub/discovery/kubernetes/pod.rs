@@ -6,7 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::fingerprint::BlockSize;
-use crate::native::hub::config::{EngineKind, KubernetesDiscovery, ReplicaConfig, ReplicaTemplate, is_path};
+use crate::native::hub::config::{
+    EngineKind, KubernetesDiscovery, PodNamespace, ReplicaConfig, ReplicaTemplate, is_path,
+};
 
 /// What annotations begin with.
 const PREFIX: &str = "warmroute.io/";
@@ -54,6 +56,8 @@ pub(super) fn replica(pod: &Pod, config: &KubernetesDiscovery) -> Result<Option<
     }
     let Some(ip) = address(pod) else { return Ok(None) };
     let PodKey { namespace, name } = key(pod);
+    // Names differ within a namespace only.
+    let id = if config.namespace == PodNamespace::All { format!("{namespace}/{name}") } else { name };
     let mut template = config.template.clone();
     let labelled = config.model_label.as_ref().and_then(|label| pod.metadata.labels.as_ref()?.get(label));
     template.model = labelled.cloned().unwrap_or(template.model);
@@ -71,7 +75,7 @@ pub(super) fn replica(pod: &Pod, config: &KubernetesDiscovery) -> Result<Option<
         let label = config.model_label.as_deref().unwrap_or_default();
         return Err(format!("it has no label {label}, which is the model"));
     }
-    Ok(Some(template.replica(name, SocketAddr::new(ip, port))))
+    Ok(Some(template.replica(id, SocketAddr::new(ip, port))))
 }
 
 fn is_ready(pod: &Pod) -> bool {

@@ -111,6 +111,8 @@ fn judge(phases: &[Phase], changes: usize, verdicts: &mut Verdicts) {
 fn judge_seen(phases: &[Phase], verdicts: &mut Verdicts) {
     let seen = phases.iter().filter(|phase| phase.busy).map(|phase| phase.seen.clone());
     let seen = seen.reduce(Seen::and).unwrap_or_default();
+    let gaps: f64 = phases.iter().map(|phase| phase.after.gaps - phase.before.gaps).sum();
+    println!("times that the hub missed event messages of a replica, and had them replayed: {gaps}");
     for (took, what) in &seen.slowest {
         println!("slow from event to credit: {:.0} ms, {what}", took.as_secs_f64() * 1_000.0);
     }

@@ -210,7 +210,7 @@ async fn targets_of_a_service_are_replicas_by_their_names() {
     );
     server.set("p-0.vllm.test.", vec![a("p-0.vllm.test.", "127.0.0.7", 0)]);
     let hub = start(&format!(
-        "discovery: {{dns: [{{name: _http._tcp.vllm.test, type: SRV, min_ttl_ms: 50, keep_ms: 3000, name_servers: ['{}'], \
+        "discovery: {{dns: [{{name: _http._tcp.vllm.test, type: SRV, min_ttl_ms: 50, keep_ms: 8000, name_servers: ['{}'], \
          replica: {{model: m, kv_replay_port: 5558}}}}]}}",
         server.address
     ))

@@ -92,14 +92,14 @@ async fn a_stream_on_which_nothing_happens_stays_and_so_does_a_connection_that_a
     for security in [String::new(), format!("security: {{tls: {{cert: {cert}, key: {key}}}}}\n")] {
         // Heartbeats are farther apart than the idle time.
         let listen = "listen: {grpc: '127.0.0.1:0', http: '127.0.0.1:0'}\nheartbeat_ms: 30000\nreports: {}\n";
-        let yaml = format!("{listen}{security}limits: {{idle_timeout_ms: 900}}");
+        let yaml = format!("{listen}{security}limits: {{idle_timeout_ms: 4500}}");
         let config = warmroute::native::hub::HubConfig::from_yaml(&yaml).unwrap();
         let hub = Hub::start(config).await.unwrap();
         let tls = (!security.is_empty()).then(|| tls(&authority, None));
         let channel = channel(&hub, tls.as_ref()).await.unwrap();
         let mut stream = observe(&channel, None).await.unwrap();
         stream.reset().await.unwrap();
-        let more = timeout(Duration::from_secs(4), stream.until(|_| true)).await;
+        let more = timeout(Duration::from_secs(7), stream.until(|_| true)).await;
         assert!(more.is_err(), "neither an end nor a message: {more:?}");
         // The same connection still carries calls.
         assert_eq!(try_all(&channel, None).await, Outcome::all(Code::Ok));

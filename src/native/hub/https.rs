@@ -49,7 +49,9 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     match ca {
         // None at all is no error here: most talk to no server with TLS.
-        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
         Some(path) => {
             for certificate in certificates(path)? {
                 roots.add(certificate).map_err(|error| at(path, &error.to_string()))?;

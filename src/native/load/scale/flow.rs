@@ -111,8 +111,12 @@ fn judge(phases: &[Phase], changes: usize, verdicts: &mut Verdicts) {
 fn judge_seen(phases: &[Phase], verdicts: &mut Verdicts) {
     let seen = phases.iter().filter(|phase| phase.busy).map(|phase| phase.seen.clone());
     let seen = seen.reduce(Seen::and).unwrap_or_default();
-    let gaps: f64 = phases.iter().map(|phase| phase.after.gaps - phase.before.gaps).sum();
-    println!("times that the hub missed event messages of a replica, and had them replayed: {gaps}");
+    // What can make a credit late, beside a machine that is short of time.
+    let sum = |of: fn(&Figures) -> f64| phases.iter().map(|phase| of(&phase.after) - of(&phase.before)).sum::<f64>();
+    let (gaps, fell_off) = (sum(|figures| figures.gaps), sum(|figures| figures.fell_off));
+    println!(
+        "meanwhile: {gaps} times the hub missed messages of a replica and had them replayed, {fell_off} times a VM fell off the log"
+    );
     for (took, what) in &seen.slowest {
         println!("slow from event to credit: {:.0} ms, {what}", took.as_secs_f64() * 1_000.0);
     }

@@ -73,8 +73,7 @@ async fn they_are_read_from_whom_the_configuration_trusts_and_from_nobody_else()
         assert!(replica(&hub).await["pressure"].is_null());
         hub.shutdown().await;
     }
-    let yaml =
-        format!("reports: {{}}\nmetrics_ca: {}\nlisten: {{grpc: '127.0.0.1:0', http: '127.0.0.1:0'}}", "/nowhere");
-    let failed = Hub::start(HubConfig::from_yaml(&yaml).unwrap()).await.err().unwrap().to_string();
+    let yaml = "reports: {}\nmetrics_ca: /nowhere\nlisten: {grpc: '127.0.0.1:0', http: '127.0.0.1:0'}";
+    let failed = Hub::start(HubConfig::from_yaml(yaml).unwrap()).await.err().unwrap().to_string();
     assert!(failed.starts_with("metrics_ca: /nowhere: cannot be read"), "{failed}");
 }

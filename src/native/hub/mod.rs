@@ -40,7 +40,7 @@ mod scope_filter;
 mod scrape;
 pub mod security;
 mod service;
-mod sharded;
+pub mod sharded;
 mod shelf;
 mod skip_log;
 mod snapshot;

@@ -31,6 +31,8 @@ const MAX_BLOCKS: usize = 256;
 pub struct Pool<'p> {
     pub process: &'p Process,
     replicas: u32,
+    /// Whether the hub announces the model's tokenizer.
+    pub has_model: bool,
     pub vms: Vec<(RootId, Vm)>,
     /// The stream that is followed, and the number of its last message.
     stream: Option<(u32, u64)>,
@@ -73,8 +75,8 @@ pub fn json_headers(length: usize) -> Headers {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect()
 }
 
-/// A replica stores all whole blocks of a prompt.
-pub fn stored(replica: u32, ids: &[u32]) -> Vec<Observation> {
+/// A replica stores all whole blocks of a prompt, at a time in Unix ms.
+pub fn stored(replica: u32, ids: &[u32], at_ms: u64) -> Vec<Observation> {
     let mut parent = None;
     let hashes: Vec<PrefixHash> = prefix_hashes(ids, BlockSize::DEFAULT, None).collect();
     let mut facts = Vec::new();
@@ -88,7 +90,7 @@ pub fn stored(replica: u32, ids: &[u32]) -> Vec<Observation> {
             replica: ReplicaSlot(replica),
             scope: SCOPE,
             tier: Tier::T1,
-            last_seen_ms: START_MS,
+            last_seen_ms: at_ms,
             parent: parent.map(BlockKey::from),
             chained: true,
             blocks: hashes.iter().enumerate().map(block).collect(),
@@ -121,7 +123,7 @@ impl<'p> Pool<'p> {
         replicas: u32,
     ) -> Result<Pool<'p>, Trapped> {
         process.set_clock(START_MS * 1_000_000);
-        let mut pool = Pool { process, replicas, vms: Vec::new(), stream: None, sequence: 0, ended_callbacks: 0 };
+        let mut pool = Pool { process, replicas, has_model: true, vms: Vec::new(), stream: None, sequence: 0, ended_callbacks: 0 };
         for _ in 0..vms {
             let mut vm = process.vm()?;
             pool.vms.push((vm.root("warmroute", configuration.as_bytes())?, vm));
@@ -173,7 +175,7 @@ impl<'p> Pool<'p> {
 
     /// The hub tells that a replica has stored the blocks of a prompt.
     pub fn tell_replica_of(&mut self, replica: u32, ids: &[u32]) -> Result<(), Trapped> {
-        stored(replica, ids).into_iter().try_for_each(|fact| self.delta(vec![fact]))
+        stored(replica, ids, self.now_ms()).into_iter().try_for_each(|fact| self.delta(vec![fact]))
     }
 
     /// The hub tells of changes, in one message.
@@ -181,6 +183,11 @@ impl<'p> Pool<'p> {
         let first_sequence = self.sequence + 1;
         self.sequence += observations.len() as u64;
         self.send(StreamBody::Delta { first_sequence, observations })
+    }
+
+    /// The clock, Unix time in ms.
+    pub fn now_ms(&self) -> u64 {
+        self.process.now_ns() / 1_000_000
     }
 
     /// The hub tells that it lives.
@@ -221,7 +228,7 @@ impl<'p> Pool<'p> {
     /// The last message that would be sent, with other bytes.
     pub fn send_raw(&mut self, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Result<(), Trapped> {
         let Some((token, number)) = self.stream else { return Ok(()) };
-        let observations = stored(1, &token_ids(number as u32 % 7, 40));
+        let observations = stored(1, &token_ids(number as u32 % 7, 40), self.now_ms());
         let body = StreamBody::Delta { first_sequence: self.sequence + 1, observations };
         let message = StreamMessage { number: number + 1, epoch: EPOCH, sequence: self.sequence + 1, body };
         let bytes = change(wire::stream_message_to_proto(&message).encode_to_vec());
@@ -303,8 +310,10 @@ impl<'p> Pool<'p> {
             };
             let mut facts = vec![Observation::Scope { slot: SCOPE, scope }];
             facts.extend((1..=self.replicas).map(up));
-            facts.push(Observation::Model { model_id: "m".into(), version: MODEL.version });
-            facts.extend(stored(1, &token_ids(0, BLOCKS)));
+            if self.has_model {
+                facts.push(Observation::Model { model_id: "m".into(), version: MODEL.version });
+            }
+            facts.extend(stored(1, &token_ids(0, BLOCKS), self.now_ms()));
             // Elsewhere nothing of it is held, so that it distinguishes.
             let complete = |number: u32| Observation::ReplicaComplete { replica: ReplicaSlot(number) };
             facts.extend((1..=self.replicas).map(complete));

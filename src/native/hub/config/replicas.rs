@@ -179,6 +179,12 @@ pub(super) fn replicas(raw: Vec<RawReplica>, least: usize, problems: &mut Proble
         }
         replicas.push(replica(at, raw, problems));
     }
+    let several = |replica: &&ReplicaConfig| replica.data_parallel_size > 1;
+    for replica in replicas.iter().filter(several) {
+        for member in replica.ranks().map(|rank| replica.member_id(rank)).filter(|member| ids.contains(member)) {
+            problems.add("replicas[].id", member, &format!("an id that no rank of `{}` has", replica.id));
+        }
+    }
     // Of what is wrong already nothing more is to be said.
     let shared = if problems.is_empty() { shared_publishers(&replicas) } else { Vec::new() };
     for (at, other) in shared {
@@ -190,12 +196,6 @@ pub(super) fn replicas(raw: Vec<RawReplica>, least: usize, problems: &mut Proble
                 format!("{} of {}", replica.kv_events, replica.id),
                 &allowed,
             );
-        }
-    }
-    let several = |replica: &&ReplicaConfig| replica.data_parallel_size > 1;
-    for replica in replicas.iter().filter(several) {
-        for member in replica.ranks().map(|rank| replica.member_id(rank)).filter(|member| ids.contains(member)) {
-            problems.add("replicas[].id", member, &format!("an id that no rank of `{}` has", replica.id));
         }
     }
     replicas

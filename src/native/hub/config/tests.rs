@@ -72,7 +72,7 @@ fn each_wrong_value_is_one_line_with_field_value_and_what_is_allowed() {
     let yaml = format!(
         "listen: {{grpc: nowhere}}\nheartbeat_ms: 0\nevents: {{reconnect_min_ms: 500, reconnect_max_ms: 100}}\n\
          replicas: [{REPLICA}, {{id: a, address: '::1:80000', kv_events: 'ipc://x', model: '', block_size: 0, \
-         metrics: 'https://x/'}}]"
+         metrics: 'ftp://x/'}}]"
     );
     let problems = HubConfig::from_yaml(&yaml).unwrap_err().problems;
     let expected = [
@@ -83,7 +83,7 @@ fn each_wrong_value_is_one_line_with_field_value_and_what_is_allowed() {
         "replicas[1].model is ``, allowed is 1 to 256 bytes",
         "replicas[1].address is `::1:80000`, allowed is host:port with a port of 1 to 65535, IPv6 in brackets",
         "replicas[1].kv_events is `ipc://x`, allowed is tcp://host:port with a port of 1 to 65535",
-        "replicas[1].metrics is `https://x/`, allowed is an http:// URL",
+        "replicas[1].metrics is `ftp://x/`, allowed is an http:// or https:// URL",
         "replicas[1].block_size is `0`, allowed is 1 to 65536 tokens",
     ];
     assert_eq!(problems, expected);

@@ -169,6 +169,19 @@ mod tests {
     }
 
     #[test]
+    fn pods_of_all_namespaces_have_the_namespace_in_their_ids() {
+        let id = |namespace: &str, config: &KubernetesDiscovery| {
+            let text = READY.replace("{A}", "{}").replace("namespace: llm", &format!("namespace: {namespace}"));
+            replica(&pod(&text), config).unwrap().unwrap().id
+        };
+        let all = config(", namespace: '*', replica: {model: n}");
+        assert_eq!((id("llm", &all), id("other", &all)), ("llm/p-0".to_owned(), "other/p-0".to_owned()));
+        for one in [config(", replica: {model: n}"), config(", namespace: llm, replica: {model: n}")] {
+            assert_eq!(id("llm", &one), "p-0");
+        }
+    }
+
+    #[test]
     fn a_pod_that_is_not_ready_or_not_there_is_none() {
         let config = config(", replica: {model: n}");
         let ready = READY.replace("{A}", "{}");

@@ -31,6 +31,9 @@ mod reassertions;
 #[path = "hub/runs.rs"]
 mod runs;
 #[cfg(test)]
+#[path = "hub/silent.rs"]
+mod silent;
+#[cfg(test)]
 #[path = "hub/streams.rs"]
 mod streams;
 

@@ -7,10 +7,15 @@ use crate::observation::{Member, Observation, ReplicaSlot, Stored};
 
 impl Publisher {
     /// A new generation of a replica that is followed from now on: what producers reported of it is gone, and what they
-    /// report is left out until it is gone itself. `rank` is that of data parallelism, where several are at the address. None
-    /// if the numbers have run out.
+    /// report is left out until it is gone itself. `rank` is that of data parallelism, where several are at the address: its id
+    /// is `<id>/dp<rank>`, and what is reported of `<id>` is of a replica that is followed as well. None if the numbers have run
+    /// out.
     pub fn replica_up(&mut self, member: Member, address: &str, rank: Option<u32>) -> Option<ReplicaSlot> {
         self.forget(&member);
+        if let Some((whole, rank)) = whole_of(&member, rank) {
+            self.forget(&whole);
+            self.ranks.entry(whole).or_default().insert(rank);
+        }
         self.announce(member, address, rank)
     }
 
@@ -33,15 +38,30 @@ impl Publisher {
         let is_known = scope.is_none_or(|scope| dictionary.scope(scope).is_some());
         if is_followed && is_known {
             self.expired.forget(&observation);
+            if let Observation::ReplicaGone { replica } = observation {
+                self.forget_rank(replica);
+            }
             self.commit(observation);
         }
         is_followed && is_known
     }
 
-    /// Whether the publisher follows this replica itself.
+    /// Whether the publisher follows this replica itself, or ranks of it.
     pub(super) fn is_followed(&self, member: &Member) -> bool {
         let mut generations = self.index.dictionary().generations(member);
-        generations.any(|slot| !self.entries.reported.contains(&slot))
+        generations.any(|slot| !self.entries.reported.contains(&slot)) || self.ranks.contains_key(member)
+    }
+
+    /// A followed replica is gone. If it was the last rank of its engine, others may report that.
+    fn forget_rank(&mut self, replica: ReplicaSlot) {
+        let Some(known) = self.index.dictionary().replica(replica) else { return };
+        let Some((whole, rank)) = whole_of(&known.member, known.data_parallel_rank) else { return };
+        if let Some(ranks) = self.ranks.get_mut(&whole) {
+            ranks.remove(&rank);
+            if ranks.is_empty() {
+                self.ranks.remove(&whole);
+            }
+        }
     }
 
     /// Announces a new generation.
@@ -59,4 +79,11 @@ impl Publisher {
         self.clearing(&reported.replica, Observation::ReplicaGone { replica });
         self.entries.reported.remove(&replica);
     }
+}
+
+/// The replica of which a member is a rank, and which: none where it is none.
+fn whole_of(member: &Member, rank: Option<u32>) -> Option<(Member, u32)> {
+    let rank = rank?;
+    let id = member.replica_id.strip_suffix(&format!("/dp{rank}"))?;
+    Some((Member::new(&*member.tenant_id, &*member.model_id, id), rank))
 }

@@ -75,6 +75,8 @@ pub struct Publisher {
     last_scope: u32,
     /// The scopes that reports made.
     reported_scopes: HashSet<ScopeSlot>,
+    /// Replicas of which ranks are followed, each as a replica of its own, and those ranks.
+    ranks: HashMap<Member, BTreeSet<u32>>,
     /// What keeps scopes although the index holds nothing in them.
     expired: scopes::Expired,
     /// Members that producers report.
@@ -134,6 +136,7 @@ impl Publisher {
             last_replica: 0,
             last_scope: 0,
             reported_scopes: HashSet::new(),
+            ranks: HashMap::new(),
             expired: scopes::Expired::default(),
             members: HashMap::new(),
             cleared: BTreeSet::new(),

@@ -210,13 +210,23 @@ async fn targets_of_a_service_are_replicas_by_their_names() {
     );
     server.set("p-0.vllm.test.", vec![a("p-0.vllm.test.", "127.0.0.7", 0)]);
     let hub = start(&format!(
-        "discovery: {{dns: [{{name: _http._tcp.vllm.test, type: SRV, min_ttl_ms: 50, name_servers: ['{}'], \
+        "discovery: {{dns: [{{name: _http._tcp.vllm.test, type: SRV, min_ttl_ms: 50, keep_ms: 8000, name_servers: ['{}'], \
          replica: {{model: m, kv_replay_port: 5558}}}}]}}",
         server.address
     ))
     .await;
     until_ids(&hub, &["p-0.vllm.test:8000"]).await;
     server.set("p-1.vllm.test.", vec![a("p-1.vllm.test.", "127.0.0.8", 0)]);
+    until_ids(&hub, &["p-0.vllm.test:8000", "p-1.vllm.test:8001"]).await;
+
+    // The record of a target stands while its own name has no address any more.
+    server.set("p-1.vllm.test.", vec![]);
+    let failures = "warmroute_hub_discovery_failures_total{source=\"dns:_http._tcp.vllm.test\"}";
+    let before = value(&get(&hub, "/metrics").await.1, failures).unwrap();
+    until_metrics(&hub, "it is counted", |text| value(text, failures).is_some_and(|count| count > before)).await;
+    assert_eq!(ids(&hub).await.len(), 2, "what is known of it stays");
+    until_ids(&hub, &["p-0.vllm.test:8000"]).await;
+    server.set("p-1.vllm.test.", vec![a("p-1.vllm.test.", "127.0.0.9", 0)]);
     until_ids(&hub, &["p-0.vllm.test:8000", "p-1.vllm.test:8001"]).await;
     hub.shutdown().await;
 }

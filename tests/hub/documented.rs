@@ -30,13 +30,14 @@ fn documented(page: &str, heading: &str) -> BTreeSet<String> {
 }
 
 /// Metrics that have no series before something happens.
-const UNTIL_SOMETHING_HAPPENS: [&str; 11] = [
+const UNTIL_SOMETHING_HAPPENS: [&str; 12] = [
     "inferencecache_index_evictions",
     "inferencecache_lookup_route_calls",
     "inferencecache_lookup_route_latency_seconds",
     "inferencecache_tenant_evictions",
     "warmroute_hub_blocks_given_up",
     "warmroute_hub_cache_usage",
+    "warmroute_hub_keys_given_up",
     "warmroute_hub_pressure",
     "warmroute_hub_refused",
     "warmroute_hub_reports_dropped",

@@ -101,7 +101,7 @@ async fn inspect_shows_the_token_that_it_is_given() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let state = |headers: axum::http::HeaderMap| async move {
-        match headers.get("authorization").is_some_and(|value| value == "Bearer s3cret") {
+        match headers.get("authorization").is_some_and(|value| value == "Bearer s3cret-0123456789") {
             true => (axum::http::StatusCode::OK, "{\"version\": \"9\", \"unknown\": []}"),
             false => (axum::http::StatusCode::UNAUTHORIZED, ""),
         }
@@ -112,7 +112,7 @@ async fn inspect_shows_the_token_that_it_is_given() {
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(1) && said.contains("401"), "{said}");
     let file = std::env::temp_dir().join(format!("warmroute-token-{}", std::process::id()));
-    std::fs::write(&file, "s3cret\n").unwrap();
+    std::fs::write(&file, "# the one to show\ns3cret-0123456789\n\nretired-0123456789\n").unwrap();
     let shown = inspect(&["--hub", &url, "--token-file", file.to_str().unwrap()]).await;
     assert_eq!(shown.status.code(), Some(0));
     assert!(String::from_utf8(shown.stdout).unwrap().starts_with("hub 9 "));

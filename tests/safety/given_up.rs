@@ -26,7 +26,7 @@ async fn what_is_unseen_for_longest_goes_and_subscribers_are_told() {
     };
     observer.until("what is left", |seen| seen.held.get("r0") == Some(&left())).await;
     let line = "warmroute_hub_blocks_given_up_total{replica=\"r0\",reason=\"max_replica_blocks\"}";
-    assert_eq!(metric(&hub, line).await, 15.0);
+    eventually("the count", async || metric(&hub, line).await == 15.0).await;
     // What goes on from a block that was given up is not credited; removing such blocks says nothing; the rest is as ever.
     engine.publish(vec![stored(&[77], Some(19), &tokens(90..94)), removed(&[18, 19]), removed(&[3, 4])]).await;
     let mut after = left();
@@ -58,5 +58,24 @@ async fn all_replicas_together_have_a_limit_which_the_largest_pays_for() {
     assert!(observer.holds("r1", &tokens(0..50 * BLOCK as u32)), "the beginning stays");
     let line = "warmroute_hub_blocks_given_up_total{replica=\"r1\",reason=\"max_blocks\"}";
     eventually("the count", async || metric(&hub, line).await == 20.0).await;
+    hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn many_keys_for_one_block_count_as_many_and_go_with_it() {
+    let mut engine = Engine::start(Framing::Two).await;
+    let (hub, mut observer) = observed(&[&engine], "limits: {max_replica_blocks: 80}").await;
+    engine.publish(vec![stored(&[1], None, &tokens(0..4))]).await;
+    observer.until("the block", |seen| seen.holds("r0", &tokens(0..4))).await;
+    // The same block 200 times, each time by another key.
+    engine.publish((1_000..1_200).map(|key| stored(&[key], None, &tokens(0..4))).collect()).await;
+    observer.until("the block to be given up", |seen| seen.holds("r0", &[])).await;
+    let of =
+        |what: &str| format!("warmroute_hub_{what}_given_up_total{{replica=\"r0\",reason=\"max_replica_blocks\"}}");
+    eventually("the keys", async || metric(&hub, &of("keys")).await == 201.0).await;
+    assert_eq!(metric(&hub, &of("blocks")).await, 1.0);
+    // It is followed as ever.
+    engine.publish(vec![removed(&[1, 1_000]), stored(&[5, 6], None, &tokens(8..16))]).await;
+    observer.until("other blocks", |seen| seen.holds("r0", &tokens(8..16))).await;
     hub.shutdown().await;
 }

@@ -5,10 +5,13 @@
 
 mod client;
 mod command;
+mod engine_metrics;
 mod given_up;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../hub_support/mod.rs"]
 mod hub_support;
+mod idle;
+mod inspect;
 mod limits;
 mod subscribers;
 mod tls;

@@ -24,7 +24,7 @@ use crate::routing::policy::Ranking;
 
 pub use discovery::{DiscoveryConfig, DnsDiscovery, DnsRecords, FileDiscovery, KubernetesDiscovery, PodNamespace};
 pub use limits::LimitsConfig;
-pub use replicas::{EngineKind, MAX_REPLICAS, ReplicaConfig, replicas_of_file};
+pub use replicas::{EngineKind, MAX_REPLICAS, ReplicaConfig, replicas_of_file, shared_publishers};
 pub use reports::{ModelBlocks, ReportsConfig, filled};
 pub use security::{Access, OperationsConfig, SecurityConfig, TlsConfig, TokensConfig};
 pub use template::{ReplicaTemplate, is_path};
@@ -83,6 +83,8 @@ pub struct HubConfig {
     pub discovery: DiscoveryConfig,
     /// How often a replica's `/metrics` is read.
     pub scrape_interval: Duration,
+    /// The file of the authorities of engines whose metrics are at `https://`; `None` for those of the system.
+    pub metrics_ca: Option<PathBuf>,
     /// Running and waiting requests at which a replica counts as saturated.
     pub pressure_ceiling: u64,
     /// The longest silence on a stream.
@@ -167,6 +169,7 @@ struct RawConfig {
     #[serde(default)]
     discovery: discovery::RawDiscovery,
     scrape_interval_ms: Option<u64>,
+    metrics_ca: Option<PathBuf>,
     pressure_ceiling: Option<u64>,
     heartbeat_ms: Option<u64>,
     resume_buffer_bytes: Option<u64>,
@@ -288,6 +291,7 @@ fn validated(raw: RawConfig, problems: &mut Problems) -> Option<HubConfig> {
         replicas,
         discovery,
         scrape_interval,
+        metrics_ca: raw.metrics_ca,
         pressure_ceiling,
         heartbeat,
         resume_buffer_bytes: usize::try_from(resume_buffer_bytes).unwrap_or(usize::MAX),

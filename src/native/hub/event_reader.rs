@@ -7,8 +7,7 @@
 //! message of which a part can be read shows that the encoding is known; its unknown events are counted, and cost only what
 //! they said.
 
-use std::time::Instant;
-
+use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::metrics::ReplicaMetrics;
@@ -82,6 +81,18 @@ impl EventReader {
             all.skip(*reason, usize::try_from(*count).unwrap_or(usize::MAX));
         }
         for line in self.log.lines(&all, Instant::now()) {
+            warn!(replica = self.replica, "{line}");
+        }
+    }
+
+    /// When [`EventReader::say_due`] has something to say.
+    pub fn due(&self) -> Option<Instant> {
+        self.log.due()
+    }
+
+    /// Says what was skipped and is not said yet, if it is time.
+    pub fn say_due(&mut self) {
+        for line in self.log.due_lines(Instant::now()) {
             warn!(replica = self.replica, "{line}");
         }
     }

@@ -18,7 +18,7 @@ use tracing::{error, info};
 use super::config::{HubConfig, ReplicaConfig};
 use super::followed::ReplicaIndex;
 use super::metrics::{Metrics, ReplicaMetrics};
-use super::scrape::{ScrapeClient, ScrapeTarget, ScrapeView, Scraper, client};
+use super::scrape::{ScrapeClient, ScrapeTarget, ScrapeView, Scraper};
 use super::sockets::Sockets;
 use super::source::{LastScrape, Publisher, Source};
 use super::state::HubState;
@@ -71,13 +71,19 @@ pub struct FollowerView {
 // === impl Fleet ===
 
 impl Fleet {
-    /// A fleet without replicas; all that it starts ends with `stop`.
-    pub fn new(hub: &HubConfig, state: &Arc<HubState>, metrics: &Arc<Metrics>, stop: &CancellationToken) -> Fleet {
+    /// A fleet without replicas, whose metrics are read by `client`; all that it starts ends with `stop`.
+    pub fn new(
+        hub: &HubConfig,
+        state: &Arc<HubState>,
+        metrics: &Arc<Metrics>,
+        client: ScrapeClient,
+        stop: &CancellationToken,
+    ) -> Fleet {
         Fleet {
             hub: hub.clone(),
             state: Arc::clone(state),
             metrics: Arc::clone(metrics),
-            client: client(),
+            client,
             stop: stop.clone(),
             tasks: TaskTracker::new(),
             followers: Arc::default(),

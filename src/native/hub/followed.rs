@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use super::capacity::{Bound, Capacity, Excess, Places};
+use super::capacity::{Bound, Capacity, Excess, GivenUp, Places};
 use super::config::ReplicaConfig;
+use super::replica_blocks::Forgotten;
 use super::replica_cache::{Chained, Change, HeldBlock, ReplicaCache, Tally};
 use super::snapshot::{MAX_BLOCKS, ReplicaSnapshot, in_runs};
 use crate::fingerprint::{BlockSize, PrefixHash};
 use crate::native::engine::KvEvent;
 use crate::observation::{
-    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock, Tier,
+    BlockKey, Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock,
 };
 use crate::publisher::Publisher;
 
@@ -38,6 +39,8 @@ pub struct ReplicaView {
     pub complete: bool,
     /// Blocks held.
     pub blocks: usize,
+    /// The same in T1, T2 and T3, each counted in the nearest.
+    pub by_tier: [usize; 3],
     /// Its load, if it was reported.
     pub stats: Option<ReplicaStats>,
 }
@@ -202,48 +205,55 @@ impl Followed {
         Some(())
     }
 
-    /// A replica of which blocks must go: one that holds more than it may, else the one that holds most, if all of them hold
-    /// more than they may.
+    /// A replica of which blocks must go: one that has more engine keys than it may, else the one that has most, if all of them
+    /// have more than they may.
     pub fn excess(&self, capacity: Capacity) -> Option<Excess> {
-        let held = || self.replicas.iter().map(|(index, replica)| (*index, replica.cache.len()));
-        let of_one = held().map(|(index, held)| (index, capacity.excess_of_replica(held), Bound::Replica));
-        let all = held().map(|(_, held)| held).sum();
-        let most = held().max_by_key(|(_, held)| *held);
+        let kept = || self.replicas.iter().map(|(index, replica)| (*index, replica.cache.keys()));
+        let of_one = kept().map(|(index, kept)| (index, capacity.excess_of_replica(kept), Bound::Replica));
+        let all = kept().map(|(_, kept)| kept).sum();
+        let most = kept().max_by_key(|(_, kept)| *kept);
         let of_all = most.map(|(index, most)| (index, capacity.excess_of_all(all, most), Bound::Total));
-        let (index, blocks, bound) = of_one.chain(of_all).find(|(_, blocks, _)| *blocks > 0)?;
+        let (index, keys, bound) = of_one.chain(of_all).find(|(_, keys, _)| *keys > 0)?;
         let replica = self.replicas.get(&index)?;
-        Some(Excess { index, id: replica.id.clone(), blocks, bound, held: replica.cache.held().collect() })
+        Some(Excess { index, id: replica.id.clone(), keys, bound })
     }
 
-    /// Gives up those of these blocks that `replica` holds; how many they are.
-    pub fn give_up(&mut self, replica: ReplicaIndex, places: &Places, publisher: &mut Publisher) -> Option<usize> {
+    /// The blocks that `replica` holds in one of the [`SHARDS`](super::sharded::SHARDS) parts.
+    pub fn held_in(&self, replica: ReplicaIndex, part: usize) -> Vec<(ScopeSlot, PrefixHash, HeldBlock)> {
+        let replica = self.replicas.get(&replica);
+        replica.map(|replica| replica.cache.held_in(part).collect()).unwrap_or_default()
+    }
+
+    /// Gives up what `replica` knows these blocks by in one of the [`SHARDS`](super::sharded::SHARDS) parts; how much that is.
+    pub fn give_up(
+        &mut self,
+        replica: ReplicaIndex,
+        part: usize,
+        places: &Places,
+        publisher: &mut Publisher,
+    ) -> Option<GivenUp> {
         let state = self.replicas.get_mut(&replica)?;
         let slot = state.announced.as_ref()?.slot;
+        let Forgotten { blocks, keys, .. } = state.cache.forget_in(part, places);
+        let given_up = GivenUp { blocks: blocks.len(), keys };
         let mut by_scope: BTreeMap<ScopeSlot, Vec<PrefixHash>> = BTreeMap::new();
-        for (scope, hash, _) in state.cache.held().filter(|(scope, hash, _)| places.contains(&(*scope, *hash))) {
+        for (scope, hash) in blocks {
             by_scope.entry(scope).or_default().push(hash);
         }
-        state.cache.forget(places);
-        let given_up = by_scope.values().map(Vec::len).sum();
         for (scope, hashes) in by_scope {
             publish(publisher, slot, Change::Removed(scope, hashes), 0);
         }
         Some(given_up)
     }
 
+    /// Gives up the keys of `replica` that may stand for more than one prefix; how many they are.
+    pub fn give_up_doubts(&mut self, replica: ReplicaIndex) -> Option<usize> {
+        Some(self.replicas.get_mut(&replica)?.cache.forget_doubts())
+    }
+
     /// Every replica that was announced, with what it holds.
     pub fn snapshots(&self) -> Vec<ReplicaSnapshot> {
         self.replicas.values().filter_map(Replica::snapshot).collect()
-    }
-
-    /// Blocks that `replica` holds in T1, T2 and T3.
-    pub fn blocks_by_tier(&self, replica: ReplicaIndex) -> [usize; 3] {
-        let held = self.replicas.get(&replica).into_iter().flat_map(|replica| replica.cache.held());
-        held.fold([0, 0, 0], |[near, local, remote], (_, _, block)| match block.tier() {
-            Tier::T1 => [near + 1, local, remote],
-            Tier::T2 => [near, local + 1, remote],
-            Tier::T3 | Tier::Unspecified => [near, local, remote + 1],
-        })
     }
 
     /// Every replica, in the order in which they came.
@@ -346,6 +356,7 @@ impl Replica {
             address: self.announced.as_ref().map(|announced| announced.address.clone()),
             complete: self.announced.as_ref().is_some_and(|announced| announced.complete),
             blocks: self.cache.len(),
+            by_tier: self.cache.by_tier(),
             stats: self.stats,
         }
     }

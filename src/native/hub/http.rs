@@ -4,6 +4,7 @@
 //! enough, and of every one is known all that can be: it was caught up with, or could not be reached in time. `/state` is a
 //! [`HubReport`](super::report::HubReport).
 
+mod serve;
 mod state;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use axum::routing::get;
 use super::fleet::Fleet;
 use super::metrics::{CONTENT_TYPE, Metrics};
 use super::state::HubState;
+pub use serve::serve;
 
 /// What the handlers read.
 #[derive(Clone)]

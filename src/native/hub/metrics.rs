@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::capacity::Bound;
+use super::capacity::{Bound, GivenUp};
 use super::clock::unix_ms;
 use super::contract::{ContractMetrics, ModelLabels};
 use super::discovery::DiscoveryMetrics;
@@ -26,6 +26,9 @@ use crate::native::engine::SkipReason;
 
 /// The content type of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Why engine keys were given up that may stand for more than one prefix.
+const DOUBTS: &str = "ambiguous";
 
 /// Which replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -65,6 +68,7 @@ struct HubMetrics {
     blocks_removed: Family<ReplicaLabel, Counter>,
     skipped: Family<ReasonLabel, Counter>,
     given_up: Family<ReasonLabel, Counter>,
+    keys_given_up: Family<ReasonLabel, Counter>,
     gaps: Family<ReplicaLabel, Counter>,
     replays: Family<ReplicaLabel, Counter>,
     replays_failed: Family<ReplicaLabel, Counter>,
@@ -103,6 +107,7 @@ pub struct ReplicaMetrics {
     blocks_stored: Counter,
     blocks_removed: Counter,
     skipped: Family<ReasonLabel, Counter>,
+    keys_given_up: Family<ReasonLabel, Counter>,
     scrapes_failed: Family<ReasonLabel, Counter>,
     cache_usage: Family<ReplicaLabel, Gauge<f64, AtomicU64>>,
     times: Arc<EventTimes>,
@@ -234,6 +239,7 @@ impl Metrics {
             blocks_stored: self.hub.blocks_stored.get_or_create_owned(&label),
             blocks_removed: self.hub.blocks_removed.get_or_create_owned(&label),
             skipped: self.hub.skipped.clone(),
+            keys_given_up: self.hub.keys_given_up.clone(),
             clears: self.hub.clears.get_or_create_owned(&label),
             gaps: self.hub.gaps.get_or_create_owned(&label),
             replays: self.hub.replays.get_or_create_owned(&label),
@@ -256,9 +262,10 @@ impl Metrics {
     }
 
     /// Blocks of the replica with this id were given up.
-    pub fn given_up(&self, id: &str, bound: Bound, blocks: usize) {
+    pub fn given_up(&self, id: &str, bound: Bound, given_up: GivenUp) {
         let label = ReasonLabel { replica: id.to_owned(), reason: bound.as_str() };
-        self.hub.given_up.get_or_create(&label).inc_by(blocks as u64);
+        self.hub.given_up.get_or_create(&label).inc_by(given_up.blocks as u64);
+        self.hub.keys_given_up.get_or_create(&label).inc_by(given_up.keys as u64);
     }
 
     /// Drops all series of the replica with this id. What still writes to them makes none anew, except for
@@ -270,8 +277,11 @@ impl Metrics {
             self.hub.skipped.remove(&ReasonLabel { replica: id.to_owned(), reason: reason.as_str() });
         }
         for bound in [Bound::Replica, Bound::Total] {
-            self.hub.given_up.remove(&ReasonLabel { replica: id.to_owned(), reason: bound.as_str() });
+            let label = ReasonLabel { replica: id.to_owned(), reason: bound.as_str() };
+            self.hub.given_up.remove(&label);
+            self.hub.keys_given_up.remove(&label);
         }
+        self.hub.keys_given_up.remove(&ReasonLabel { replica: id.to_owned(), reason: DOUBTS });
         for fault in ScrapeFault::ALL {
             self.hub.scrapes_failed.remove(&ReasonLabel { replica: id.to_owned(), reason: fault.as_str() });
         }
@@ -380,6 +390,8 @@ impl HubMetrics {
         registry.register("skipped", help, metrics.skipped.clone());
         let help = "Blocks given up because there were more than are kept, by limit";
         registry.register("blocks_given_up", help, metrics.given_up.clone());
+        let help = "Engine keys given up with them, or as it was not certain what too many of them stand for, by limit";
+        registry.register("keys_given_up", help, metrics.keys_given_up.clone());
         registry.register("subscribers", "Observe streams open now", metrics.subscribers.clone());
         registry.register("resets", "Observe streams that began with the full state", metrics.resets.clone());
         registry.register("resumes", "Observe streams that went on where they stopped", metrics.resumes.clone());
@@ -409,6 +421,10 @@ impl ReplicaMetrics {
         self.blocks_stored.inc_by(tally.stored);
         self.blocks_removed.inc_by(tally.removed);
         self.clears.inc_by(tally.cleared);
+        if tally.doubts_given_up > 0 {
+            let label = ReasonLabel { replica: self.replica.clone(), reason: DOUBTS };
+            self.keys_given_up.get_or_create(&label).inc_by(tally.doubts_given_up);
+        }
         for (reason, count) in &tally.skipped {
             self.skip(*reason, *count);
         }

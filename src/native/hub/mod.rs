@@ -23,6 +23,7 @@ mod exposition;
 mod fleet;
 mod followed;
 mod http;
+pub mod https;
 mod metrics;
 pub mod models;
 mod parts;
@@ -39,6 +40,7 @@ mod scope_filter;
 mod scrape;
 pub mod security;
 mod service;
+pub mod sharded;
 mod shelf;
 mod skip_log;
 mod snapshot;
@@ -78,7 +80,7 @@ use http::Operations;
 use metrics::Metrics;
 use models::ModelsFollower;
 use policies::{PolicyFollower, TenantPolicies};
-use security::{Door, GateLayer, Peer, Refusals, Security};
+use security::{Door, GateLayer, Refusals, Security};
 use service::ObserveService;
 use state::HubState;
 use subscriber::StreamLimits;
@@ -121,6 +123,8 @@ pub enum StartError {
     },
     /// What is wrong with the files of certificates and tokens, one line each.
     Security(Vec<String>),
+    /// What is wrong with the file of `metrics_ca`.
+    MetricsCa(String),
 }
 
 // === impl Hub ===
@@ -141,6 +145,7 @@ impl Hub {
     pub async fn start_with(config: HubConfig, options: HubOptions) -> Result<Hub, StartError> {
         let (security, files) = Security::load(&config.security).map_err(StartError::Security)?;
         let security = Arc::new(security);
+        let scrapes = scrape::client(config.metrics_ca.as_deref()).map_err(StartError::MetricsCa)?;
         let (grpc_listener, grpc) = listen("listen.grpc", config.grpc).await?;
         let (http_listener, http) = listen("listen.http", config.http).await?;
         let state = Arc::new(empty_state(&config));
@@ -148,7 +153,7 @@ impl Hub {
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
 
-        let fleet = Arc::new(Fleet::new(&config, &state, &metrics, &stop));
+        let fleet = Arc::new(Fleet::new(&config, &state, &metrics, scrapes, &stop));
         let (sources, listed) = (&config.discovery, &config.replicas);
         let discovery = Discovery::start(sources, listed, &fleet, &state, metrics.discovery(), &stop, &mut tasks);
         follow_policies(&config, &state, &metrics, &stop, &mut tasks).await;
@@ -159,14 +164,12 @@ impl Hub {
         let limits = StreamLimits { heartbeat: config.heartbeat, acknowledge_timeout: config.acknowledge_timeout };
         let refusals = Arc::new(Refusals::new(metrics.security()));
         tasks.spawn(Arc::clone(&security).follow(files, metrics.security(), stop.clone()));
-        let door = |field, listener, address, is_grpc| {
+        let door = |listener, is_grpc| {
             let (security, refusals) = (Arc::clone(&security), Arc::clone(&refusals));
-            let door =
-                Door { listener, security, is_grpc, limit: config.limits.connections, refusals, stop: stop.clone() };
-            door.open().map_err(|error| StartError::Listen { field, address, error })
+            let (limit, idle, stop) = (config.limits.connections, config.limits.idle, stop.clone());
+            Door { listener, security, is_grpc, limit, idle, refusals, stop }.open()
         };
-        let grpc_incoming = door("listen.grpc", grpc_listener, grpc, true)?;
-        let http_incoming = door("listen.http", http_listener, http, false)?;
+        let (grpc_incoming, http_incoming) = (door(grpc_listener, true), door(http_listener, false));
         let gate = GateLayer::new(&security, &refusals, config.limits.streams);
         let service = ObserveService::new(&state, &metrics, &refusals, limits, &config.limits, &stop);
         let contract = Contract::new(&config, &state, fleet.book(), options.tokenizer, metrics.contract(), &stop);
@@ -177,13 +180,7 @@ impl Hub {
         });
         let router = http::router(Operations { state: Arc::clone(&state), metrics, fleet: Arc::clone(&fleet) });
         let router = security::guarded(router, &security, &refusals);
-        let stopped = stop.clone().cancelled_owned();
-        tasks.spawn(async move {
-            let service = router.into_make_service_with_connect_info::<Peer>();
-            if let Err(error) = axum::serve(http_incoming, service).with_graceful_shutdown(stopped).await {
-                error!("the HTTP server failed: {error}");
-            }
-        });
+        tasks.spawn(http::serve(http_incoming, router, config.limits.idle, stop.clone()));
         info!(%grpc, %http, replicas = config.replicas.len(), "the hub is up");
         Ok(Hub { grpc, http, state, fleet, discovery, stop, tasks })
     }
@@ -319,6 +316,7 @@ impl std::fmt::Display for StartError {
                 write!(f, "{field} is `{address}`, which cannot be listened on: {error}")
             }
             StartError::Security(problems) => f.write_str(&problems.join("\n")),
+            StartError::MetricsCa(problem) => write!(f, "metrics_ca: {problem}"),
         }
     }
 }
@@ -327,7 +325,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StartError::Listen { error, .. } => Some(error),
-            StartError::Security(_) => None,
+            StartError::Security(_) | StartError::MetricsCa(_) => None,
         }
     }
 }

@@ -30,9 +30,10 @@ pub fn port(endpoint: &str) -> Option<u16> {
     endpoint.rsplit_once(':').and_then(|(_, port)| port.parse().ok())
 }
 
-/// `url`, if it is one of plain HTTP.
+/// `url`, if it is one of HTTP, over TLS or not.
 pub fn http_url(url: &str) -> Option<Uri> {
-    url.parse::<Uri>().ok().filter(|uri| uri.scheme_str() == Some("http") && uri.host().is_some())
+    let is_http = |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
+    url.parse::<Uri>().ok().filter(is_http)
 }
 
 // === impl Problems ===

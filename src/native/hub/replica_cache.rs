@@ -17,7 +17,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::capacity::Places;
-use super::replica_blocks::{Blocks, Entry, Left};
+use super::replica_blocks::{Blocks, Entry, Forgotten, Left};
 use crate::fingerprint::{BlockSize, PrefixHash, prefix_hashes};
 use crate::native::engine::chaining::{Before, Chaining};
 use crate::native::engine::creditable::{AdapterNames, Run, check_group, check_kind, creditable_run};
@@ -93,6 +93,8 @@ pub struct Tally {
     pub removed: u64,
     /// Times the cache was cleared.
     pub cleared: u64,
+    /// Keys of which it was not certain what they stand for, given up as there were too many.
+    pub doubts_given_up: u64,
     /// Blocks (or batches, or events, by the reason) that were not credited.
     pub skipped: HashMap<SkipReason, u64>,
 }
@@ -123,6 +125,16 @@ impl ReplicaCache {
         self.blocks.len()
     }
 
+    /// Engine keys that are kept: one or more for each block, and those that may stand for more than one prefix.
+    pub fn keys(&self) -> usize {
+        self.blocks.keys() + self.ambiguous.len()
+    }
+
+    /// Blocks held in T1, T2 and T3, each counted in the nearest.
+    pub fn by_tier(&self) -> [usize; 3] {
+        self.blocks.by_tier()
+    }
+
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
@@ -136,6 +148,11 @@ impl ReplicaCache {
     /// The blocks held, in no order.
     pub fn held(&self) -> impl Iterator<Item = (ScopeSlot, PrefixHash, HeldBlock)> + '_ {
         self.blocks.held()
+    }
+
+    /// Those in one of the [`SHARDS`](super::sharded::SHARDS) parts.
+    pub fn held_in(&self, part: usize) -> impl Iterator<Item = (ScopeSlot, PrefixHash, HeldBlock)> + '_ {
+        self.blocks.held_in(part)
     }
 
     /// Applies one event reported at `now_ms`, Unix time in ms.
@@ -177,12 +194,21 @@ impl ReplicaCache {
         }
     }
 
-    /// Forgets these blocks, whatever engine keys stand for them. Where such a key stands for its block alone, it cannot be told
-    /// any more which prefixes have had it.
-    pub fn forget(&mut self, places: &Places) {
-        if self.blocks.forget_all(places) {
-            self.since_empty = false;
-        }
+    /// Forgets those engine keys in one of the [`SHARDS`](super::sharded::SHARDS) parts that stand for these blocks: after all
+    /// parts the blocks are gone. Where such a key stands for its block alone, it cannot be told any more which prefixes have had
+    /// it.
+    pub fn forget_in(&mut self, part: usize, places: &Places) -> Forgotten {
+        let forgotten = self.blocks.forget_in(part, places);
+        self.since_empty &= !forgotten.were_unchained;
+        forgotten
+    }
+
+    /// Forgets which keys may stand for more than one prefix; how many they were. From then on none is taken to follow a key that
+    /// stands for its block alone, until the engine's cache is empty.
+    pub fn forget_doubts(&mut self) -> usize {
+        let doubts = std::mem::take(&mut self.ambiguous).len();
+        self.since_empty &= doubts == 0;
+        doubts
     }
 
     fn stored(&mut self, event: &BlockStored, effects: &mut Effects<'_>) {
@@ -345,8 +371,7 @@ impl ReplicaCache {
         }
         self.ambiguous.insert(key.clone());
         if self.ambiguous.len() > MAX_AMBIGUOUS {
-            self.ambiguous = HashSet::new();
-            self.since_empty = false;
+            effects.tally.doubts_given_up += self.forget_doubts() as u64;
         }
     }
 

@@ -650,6 +650,10 @@ fn unchained_pages_are_never_credited_where_they_are_not() {
             for event in events {
                 folded.apply(event);
             }
+            // To keep memory bounded, it can be forgotten at any time which keys are ambiguous.
+            if seed % 2 == 1 && step % 37 == 0 {
+                folded.cache.forget_doubts();
+            }
             let held: BTreeSet<_> = tree.held.iter().filter_map(|prompt| prefixes(prompt).pop()).collect();
             assert!(folded.held.is_subset(&held), "seed {seed}, step {step}");
             most = most.max(folded.held.len());
@@ -657,4 +661,25 @@ fn unchained_pages_are_never_credited_where_they_are_not() {
         ambiguous += folded.skipped(SkipReason::AmbiguousKey);
     }
     assert!(most > 10 && ambiguous > 1_000, "{most} pages credited at most, {ambiguous} ambiguous");
+}
+
+#[test]
+fn keys_that_may_stand_for_several_prefixes_count_and_are_given_up_when_they_are_too_many() {
+    let (mut cache, mut tally) = (ReplicaCache::new(None), Tally::default());
+    let mut store = |cache: &mut ReplicaCache, keys: u64| {
+        let token_ids: Vec<u32> = (0..keys as u32).collect();
+        let mut block_hashes: Vec<EngineKey> = (0..keys).map(|key| EngineKey::Int(key + 5)).collect();
+        // One that stands for its tokens alone shows what they all are.
+        block_hashes[0] = EngineKey::Int(tuple_hash(&[0]));
+        let parent_block_hash = Some(EngineKey::Int(tuple_hash(&[77])));
+        let event = BlockStored { block_hashes, token_ids, parent_block_hash, block_size: 1, ..BlockStored::default() };
+        cache.apply(&KvEvent::BlockStored(event), 1, &mut |_| Some(ScopeSlot(1)), &mut Vec::new(), &mut tally);
+        tally.doubts_given_up
+    };
+    assert_eq!(store(&mut cache, 100), 0);
+    assert_eq!((cache.len(), cache.keys()), (0, 100));
+    assert_eq!((cache.forget_doubts(), cache.keys()), (100, 0));
+    let most = MAX_AMBIGUOUS as u64;
+    assert_eq!((store(&mut cache, most), cache.keys()), (0, MAX_AMBIGUOUS));
+    assert_eq!((store(&mut cache, most + 1), cache.keys()), (most + 1, 0));
 }

@@ -6,6 +6,7 @@
 //! says nothing about its cache. Metrics that are not there fail a read as well, rather than count as 0: after
 //! [`LOUD_AFTER`] such reads in a row there is one line in the log, and one when they are back.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::Uri;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -23,6 +23,7 @@ use tracing::{debug, error, info};
 use super::clock::unix_ms;
 use super::exposition::{EngineFigures, EngineReport};
 use super::followed::ReplicaIndex;
+use super::https::{self, Connector, Trust};
 use super::metrics::ReplicaMetrics;
 use super::source::{LastScrape, ProcessChanged};
 use super::state::HubState;
@@ -35,8 +36,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// After so many failed reads in a row there is a line in the log.
 const LOUD_AFTER: u32 = 3;
 
-/// An HTTP client for all scrapers.
-pub type ScrapeClient = Client<HttpConnector, Empty<Bytes>>;
+/// A client for all scrapers.
+pub type ScrapeClient = Client<Connector, Empty<Bytes>>;
 
 /// Reads one replica's metrics until it is stopped.
 pub struct Scraper {
@@ -121,9 +122,19 @@ enum Said {
     Mended,
 }
 
-/// A client for scrapers.
-pub fn client() -> ScrapeClient {
-    Client::builder(TokioExecutor::new()).build_http()
+/// A client for scrapers, which trusts these authorities, or the system's.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn client(ca: Option<&Path>) -> Result<ScrapeClient, String> {
+    let connector = https::connector(Trust { ca, ..Trust::default() })?;
+    Ok(Client::builder(TokioExecutor::new()).build(connector))
+}
+
+/// An error with what caused it: that of the client says next to nothing.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    std::iter::once(error.to_string()).chain(causes.map(ToString::to_string)).collect::<Vec<_>>().join(": ")
 }
 
 // === impl Scraper ===
@@ -215,7 +226,7 @@ impl Scraper {
 
     async fn report(&self) -> Result<EngineReport, (ScrapeFault, String)> {
         let response = self.client.get(self.url.clone()).await;
-        let response = response.map_err(|error| (ScrapeFault::NoConnection, error.to_string()))?;
+        let response = response.map_err(|error| (ScrapeFault::NoConnection, with_causes(&error)))?;
         if !response.status().is_success() {
             return Err((ScrapeFault::BadStatus, format!("status {}", response.status())));
         }

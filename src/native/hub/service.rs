@@ -25,6 +25,13 @@ use crate::wire::v1::observation_server::{Observation, ObservationServer};
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the sign of life may take.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a connection over HTTP/2 is asked for a sign of life, and how long that may take, so that one that is alive is not
+/// taken for idle.
+pub fn keepalive(idle: Duration) -> (Duration, Duration) {
+    (KEEPALIVE_INTERVAL.min(idle / 3), KEEPALIVE_TIMEOUT.min(idle / 3))
+}
+
 /// What a client may send on a stream before it is read. The server beneath charges each small DATA frame that waits to be
 /// read up to 256 bytes, and ends the connection once that comes to half of its window (`too_many_data_frames`). A stream's
 /// window full of gRPC messages of 5 bytes, the smallest there are, is charged 13 MiB.
@@ -84,14 +91,15 @@ impl ObserveService {
     /// When the server fails.
     pub async fn serve(self, contract: Contract, gate: GateLayer, incoming: Incoming) -> Result<(), ServeError> {
         let stop = self.stop.clone();
+        let (interval, timeout) = keepalive(self.bounds.idle);
         let LimitsConfig { streams_per_connection, message_bytes, metadata_bytes, .. } = self.bounds;
         // Serving from the start: a lookup is answered whatever is known.
         let (health, health_service) = tonic_health::server::health_reporter();
         health.set_serving::<InferenceCacheServer<Contract>>().await;
         health.set_serving::<ObservationServer<ObserveService>>().await;
         Server::builder()
-            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .http2_keepalive_interval(Some(interval))
+            .http2_keepalive_timeout(Some(timeout))
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_concurrent_streams(Some(streams_per_connection))

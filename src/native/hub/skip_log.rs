@@ -1,9 +1,12 @@
 //! What was not credited, in the log: a line for each cause, and not too many.
 //!
-//! In: tallies of one replica, and the time. Out: the lines that are due, each with the count since its last one. Pure.
+//! In: tallies of one replica, and the time. Out: the lines that are due, each with the count since its last one; the last
+//! count too, once its time has come. Pure.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::native::engine::SkipReason;
 
@@ -29,6 +32,7 @@ pub struct Line {
 
 #[derive(Debug)]
 struct Cause {
+    reason: SkipReason,
     said_at: Option<Instant>,
     count: u64,
 }
@@ -38,17 +42,37 @@ struct Cause {
 impl SkipLog {
     /// Takes in what was skipped, and gives what is to be said of it at `now`.
     pub fn lines(&mut self, tally: &Tally, now: Instant) -> Vec<Line> {
-        let mut lines = Vec::new();
         for (reason, count) in &tally.skipped {
-            let cause = self.causes.entry(reason.as_str()).or_insert(Cause { said_at: None, count: 0 });
+            let none = Cause { reason: *reason, said_at: None, count: 0 };
+            let cause = self.causes.entry(reason.as_str()).or_insert(none);
             cause.count = cause.count.saturating_add(*count);
-            if cause.said_at.is_none_or(|said_at| now.saturating_duration_since(said_at) >= INTERVAL) {
-                cause.said_at = Some(now);
-                lines.push(Line { reason: *reason, count: std::mem::take(&mut cause.count) });
-            }
         }
-        lines.sort_unstable_by_key(|line| line.reason.as_str());
-        lines
+        self.due_lines(now)
+    }
+
+    /// What is to be said at `now`, whether or not anything was skipped.
+    pub fn due_lines(&mut self, now: Instant) -> Vec<Line> {
+        let due =
+            self.causes.values_mut().filter(|cause| cause.due().is_some_and(|due| due.is_none_or(|at| at <= now)));
+        due.map(|cause| {
+            cause.said_at = Some(now);
+            Line { reason: cause.reason, count: std::mem::take(&mut cause.count) }
+        })
+        .collect()
+    }
+
+    /// When there is something to say, if nothing else is skipped until then.
+    pub fn due(&self) -> Option<Instant> {
+        self.causes.values().filter_map(|cause| cause.due()?).min()
+    }
+}
+
+// === impl Cause ===
+
+impl Cause {
+    /// When it is to be said, if there is anything; `Some(None)` is at once.
+    fn due(&self) -> Option<Option<Instant>> {
+        (self.count > 0).then(|| self.said_at.map(|said_at| said_at + INTERVAL))
     }
 }
 
@@ -79,6 +103,19 @@ mod tests {
         let lines = log.lines(&tally(&[(SkipReason::Salted, 1)]), start + INTERVAL);
         assert_eq!(lines, [Line { reason: SkipReason::Salted, count: 3 * 59 + 1 }]);
         assert_eq!(log.lines(&Tally::default(), start + INTERVAL * 9), []);
+    }
+
+    #[test]
+    fn the_last_count_is_told_when_its_time_has_come_though_nothing_follows() {
+        let (mut log, start) = (SkipLog::default(), Instant::now());
+        assert_eq!(log.due(), None);
+        log.lines(&tally(&[(SkipReason::Salted, 1)]), start);
+        assert_eq!(log.due(), None, "all was said");
+        log.lines(&tally(&[(SkipReason::Salted, 5)]), start + INTERVAL / 2);
+        assert_eq!(log.due(), Some(start + INTERVAL));
+        assert_eq!(log.due_lines(start + INTERVAL - Duration::from_millis(1)), []);
+        assert_eq!(log.due_lines(start + INTERVAL), [Line { reason: SkipReason::Salted, count: 5 }]);
+        assert_eq!((log.due(), log.due_lines(start + INTERVAL * 3)), (None, Vec::new()));
     }
 
     #[test]

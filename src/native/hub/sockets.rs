@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::time::timeout;
 
 use super::config::ReplicaConfig;
-use super::transport::{Fault, Published, Transport, resolve};
+use super::transport::{Fault, Published, Resolved, Transport};
 use super::zmtp::{Connection, SocketType};
 use crate::native::engine::{Batch, Dialect, decode};
 
@@ -22,9 +22,12 @@ const SUBSCRIBE: u8 = 1;
 /// The sequence of the message that ends a replay.
 pub const END_OF_REPLAY: u64 = u64::MAX;
 
+/// What an endpoint begins with.
+const TCP: &str = "tcp://";
+
 /// The publisher of one replica, or of one rank of it.
 pub struct Sockets {
-    address: String,
+    resolved: Resolved,
     events_endpoint: String,
     replay_endpoint: Option<String>,
     topic: String,
@@ -45,7 +48,7 @@ impl Sockets {
     /// Those of `replica`, of this rank if it has several, each at ports of its own.
     pub fn new(replica: &ReplicaConfig, rank: Option<u32>) -> Sockets {
         Sockets {
-            address: replica.address.clone(),
+            resolved: Resolved::of(&replica.address),
             events_endpoint: replica.endpoint(&replica.kv_events, rank),
             replay_endpoint: replica.kv_replay.as_ref().map(|endpoint| replica.endpoint(endpoint, rank)),
             topic: replica.topic.clone(),
@@ -62,13 +65,29 @@ impl Transport for Sockets {
     }
 
     async fn resolve(&mut self) -> Result<String, Fault> {
-        resolve(&self.address).await
+        self.resolved.look_up().await
     }
 
     async fn connect(&mut self, limit: Duration) -> Result<(), Fault> {
         self.subscriber = None;
-        self.subscriber = Some(Subscriber::connect(&self.events_endpoint, &self.topic, limit).await?);
-        Ok(())
+        let mut last = Fault::Silent;
+        let places = self.resolved.places(authority(&self.events_endpoint));
+        let limit = limit / u32::try_from(places.len()).unwrap_or(u32::MAX).max(1);
+        for place in places {
+            match Subscriber::connect(&format!("{TCP}{place}"), &self.topic, limit).await {
+                Ok(subscriber) => {
+                    self.resolved.reached(&place);
+                    self.subscriber = Some(subscriber);
+                    return Ok(());
+                }
+                Err(fault) => last = fault,
+            }
+        }
+        Err(last)
+    }
+
+    fn reached(&self) -> Option<String> {
+        self.resolved.first()
     }
 
     async fn next(&mut self) -> Result<Published, Fault> {
@@ -83,7 +102,9 @@ impl Transport for Sockets {
         let Some(endpoint) = &self.replay_endpoint else {
             return Err(Fault::Lost("there is no replay endpoint".into()));
         };
-        self.replay = Some(Replay::request(endpoint, first, limit).await?);
+        // Where the events come from, if that is the same host.
+        let place = self.resolved.places(authority(endpoint)).into_iter().next().unwrap_or_default();
+        self.replay = Some(Replay::request(&format!("{TCP}{place}"), first, limit).await?);
         Ok(())
     }
 
@@ -101,6 +122,11 @@ impl Transport for Sockets {
     fn decode(&self, payload: &Bytes) -> Result<Batch, String> {
         decode(payload, &self.dialect).map_err(|error| error.to_string())
     }
+}
+
+/// `host:port` of an endpoint.
+fn authority(endpoint: &str) -> &str {
+    endpoint.strip_prefix(TCP).unwrap_or(endpoint)
 }
 
 // === impl Subscriber ===

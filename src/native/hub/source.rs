@@ -204,6 +204,7 @@ impl<T: Transport> Source<T> {
             }
             let next = [doubt_ends, self.presence.ends()].into_iter().flatten().fold(resume, Instant::min);
             sleep_until(next).await;
+            self.reader.say_due();
             let now = Instant::now();
             if doubt_ends.is_some_and(|end| end <= now) {
                 self.give_up("not proved in time that no event was missed");
@@ -231,9 +232,9 @@ impl<T: Transport> Source<T> {
         }
         timeout_at(limit, self.transport.connect(CONNECT_LIMIT)).await.unwrap_or(Err(Fault::Silent))?;
         self.presence.heard(Instant::now());
-        if !is_there {
-            self.announce(&address);
-        }
+        // What requests are to reach is what was reached.
+        let reached = self.transport.reached().unwrap_or(address);
+        self.announce(&reached);
         Ok(())
     }
 
@@ -267,7 +268,7 @@ impl<T: Transport> Source<T> {
         loop {
             let reassert_at = self.reassertion.due();
             let verify_due = self.verify_due(verify_at);
-            let suspended_until = self.suspended_until;
+            let (suspended_until, say_at) = (self.suspended_until, self.reader.due());
             // Where no replay can be asked for, a silence of events and metrics both is all that there is to go by.
             let is_silent = self.unanswered || (!self.transport.replays() && self.presence.was_scraped());
             let ends = self.presence.ends().filter(|_| is_silent);
@@ -291,6 +292,10 @@ impl<T: Transport> Source<T> {
                     }
                 },
                 Some(ProcessChanged) = changed.recv() => self.process_changed().await,
+                () = until(say_at) => {
+                    self.reader.say_due();
+                    continue;
+                }
                 () = until(suspended_until) => {
                     self.resume();
                     self.build().await;

@@ -8,14 +8,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
 
-use super::capacity::{Capacity, Excess, Places};
+use super::capacity::{Capacity, Excess, GivenUp, Places};
 use super::config::ReplicaConfig;
 use super::followed::{Followed, ReplicaIndex, ReplicaView};
-use super::replica_cache::Tally;
+use super::replica_cache::{HeldBlock, Tally};
 use super::ring::{Numbered, Passed, Ring};
 use super::shelf::{ModelShelf, TextModels};
 use super::snapshot::{Snapshot, models, policies, reported};
-use crate::fingerprint::BlockSize;
+use crate::fingerprint::{BlockSize, PrefixHash};
 use crate::native::engine::{KvEvent, Missed};
 use crate::observation::{Member, ReplicaSlot, ReplicaStats, Scope, ScopeSlot};
 use crate::publisher::Publisher;
@@ -222,9 +222,19 @@ impl HubState {
         self.look(|inner| inner.followed.excess(capacity))
     }
 
-    /// Gives up those of these blocks that `replica` holds; how many they are.
-    pub fn give_up(&self, replica: ReplicaIndex, places: &Places) -> usize {
-        self.change_both(|followed, publisher| followed.give_up(replica, places, publisher)).unwrap_or(0)
+    /// The blocks that `replica` holds in one of the [`SHARDS`](super::sharded::SHARDS) parts.
+    pub fn held_in(&self, replica: ReplicaIndex, part: usize) -> Vec<(ScopeSlot, PrefixHash, HeldBlock)> {
+        self.look(|inner| inner.followed.held_in(replica, part))
+    }
+
+    /// Gives up what `replica` knows these blocks by in one of the [`SHARDS`](super::sharded::SHARDS) parts; how much that is.
+    pub fn give_up(&self, replica: ReplicaIndex, part: usize, places: &Places) -> GivenUp {
+        self.change_both(|followed, publisher| followed.give_up(replica, part, places, publisher)).unwrap_or_default()
+    }
+
+    /// Gives up the keys of `replica` that may stand for more than one prefix; how many they are.
+    pub fn give_up_doubts(&self, replica: ReplicaIndex) -> usize {
+        self.change_both(|followed, _| followed.give_up_doubts(replica)).unwrap_or(0)
     }
 
     /// Every scope so far.
@@ -264,11 +274,6 @@ impl HubState {
     /// Every followed replica, in the order in which they came.
     pub fn view(&self) -> Vec<ReplicaView> {
         self.look(|inner| inner.followed.view())
-    }
-
-    /// Blocks that `replica` holds in T1, T2 and T3. It looks at each of them.
-    pub fn blocks_by_tier(&self, replica: ReplicaIndex) -> [usize; 3] {
-        self.look(|inner| inner.followed.blocks_by_tier(replica))
     }
 
     /// Whether the replicas are found, and of every followed one is known all that can be.

@@ -20,7 +20,7 @@ use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
 use super::config::{EngineKind, ReplicaConfig};
-use super::transport::{Fault, Published, Transport, resolve};
+use super::transport::{Fault, Published, Resolved, Transport};
 use crate::native::engine::smg::wire::SubscribeKvEventsRequest;
 use crate::native::engine::{Batch, smg};
 
@@ -38,7 +38,7 @@ const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 
 /// The stream of one replica, or of one rank of it.
 pub struct EventStream {
-    address: String,
+    resolved: Resolved,
     target: String,
     rank: Option<u32>,
     methods: &'static [&'static str],
@@ -69,7 +69,7 @@ impl EventStream {
     /// That of `replica`, for this rank if it has several.
     pub fn new(replica: &ReplicaConfig, rank: Option<u32>) -> EventStream {
         EventStream {
-            address: replica.address.clone(),
+            resolved: Resolved::of(&replica.address),
             target: replica.event_stream().unwrap_or_default().to_owned(),
             rank,
             methods: match replica.engine {
@@ -121,21 +121,40 @@ impl Transport for EventStream {
     }
 
     async fn resolve(&mut self) -> Result<String, Fault> {
-        resolve(&self.address).await
+        self.resolved.look_up().await
     }
 
     async fn connect(&mut self, limit: Duration) -> Result<(), Fault> {
         self.stream = State::Closed;
         self.resends = true;
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.target));
-        let endpoint = endpoint.map_err(|error| Fault::Lost(error.to_string()))?;
-        let endpoint = endpoint
-            .connect_timeout(limit)
-            .http2_keep_alive_interval(KEEP_ALIVE)
-            .keep_alive_timeout(KEEP_ALIVE)
-            .keep_alive_while_idle(true);
-        self.channel = Some(endpoint.connect().await.map_err(|error| Fault::Lost(error.to_string()))?);
-        Ok(())
+        let mut last = Fault::Silent;
+        let places = self.resolved.places(&self.target);
+        let limit = limit / u32::try_from(places.len()).unwrap_or(u32::MAX).max(1);
+        let unusable = |error: &dyn std::fmt::Display| Fault::Lost(error.to_string());
+        // Named as it is configured, wherever it is reached.
+        let origin = format!("http://{}", self.target).parse::<hyper::Uri>().map_err(|error| unusable(&error))?;
+        for place in places {
+            let endpoint = Endpoint::from_shared(format!("http://{place}")).map_err(|error| unusable(&error))?;
+            let endpoint = endpoint
+                .origin(origin.clone())
+                .connect_timeout(limit)
+                .http2_keep_alive_interval(KEEP_ALIVE)
+                .keep_alive_timeout(KEEP_ALIVE)
+                .keep_alive_while_idle(true);
+            match endpoint.connect().await {
+                Ok(channel) => {
+                    self.resolved.reached(&place);
+                    self.channel = Some(channel);
+                    return Ok(());
+                }
+                Err(error) => last = Fault::Lost(error.to_string()),
+            }
+        }
+        Err(last)
+    }
+
+    fn reached(&self) -> Option<String> {
+        self.resolved.first()
     }
 
     async fn next(&mut self) -> Result<Published, Fault> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::{Failure, say};
+use crate::native::hub::https::{self, Trust};
 use crate::native::hub::models::ModelsDirectory;
 use crate::native::hub::policies::PolicyDirectory;
 use crate::native::hub::security::Security;
@@ -43,6 +44,8 @@ pub fn read_config(path: &Path) -> Result<HubConfig, Vec<String>> {
 /// When something is wrong: one line for each thing, then one for each that is not used.
 pub fn check(config: &HubConfig) -> Result<(), Vec<String>> {
     let (mut problems, mut notes) = (Security::problems(&config.security), Vec::new());
+    let trust = Trust { ca: config.metrics_ca.as_deref(), ..Trust::default() };
+    problems.extend(https::connector(trust).err().map(|problem| format!("metrics_ca: {problem}")));
     problems.extend(discovery_problems(&config.discovery));
     if let Some(policies) = &config.policies {
         let reading = PolicyDirectory::new(&policies.directory).read();

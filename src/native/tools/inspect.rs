@@ -8,7 +8,7 @@ use bytes::Bytes;
 use clap::Args;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::header::{AUTHORIZATION, HeaderValue};
-use hyper::{Request, Uri};
+use hyper::{Request, StatusCode, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
@@ -17,7 +17,9 @@ use super::Failure;
 use super::engine::error_chain;
 use super::table::Table;
 use crate::native::hub::config::defaults;
+use crate::native::hub::https::{self, Connector, Trust};
 use crate::native::hub::report::{HubReport, ReplicaReport};
+use crate::native::hub::security::first_token;
 
 /// How long the hub may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -30,9 +32,18 @@ pub struct InspectArguments {
     /// The hub's HTTP address, `listen.http` of its configuration
     #[arg(long, value_name = "URL", default_value_t = format!("http://{}", defaults::HTTP))]
     hub: String,
-    /// A file with the token to show, where the hub wants one
+    /// A file of tokens, as the hub has them, of which the first is shown, where the hub wants one
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// The authorities that the hub's certificate is of, PEM; the system's without it
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// The certificate to show, PEM, where the hub knows operators by theirs
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
     /// Print the JSON as it is
     #[arg(long)]
     json: bool,
@@ -42,7 +53,15 @@ pub struct InspectArguments {
 pub(super) async fn run(arguments: &InspectArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let url = state_url(&arguments.hub)?;
     let token = arguments.token_file.as_deref().map(bearer).transpose()?;
-    let answer = timeout(ANSWER_LIMIT, get(&url, token)).await.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+    let identity = arguments.cert.as_deref().zip(arguments.key.as_deref());
+    if url.scheme_str() == Some("http") && (arguments.ca.is_some() || identity.is_some()) {
+        let refused = format!("--hub is `{}`, allowed with --ca or --cert is https://host:port", arguments.hub);
+        return Err(Failure::Refused(refused));
+    }
+    let connector = https::connector(Trust { ca: arguments.ca.as_deref(), identity }).map_err(Failure::Refused)?;
+    let answer = timeout(ANSWER_LIMIT, get(&url, connector, token))
+        .await
+        .unwrap_or_else(|_| Err("no answer in time".to_owned()));
     let body = answer.map_err(|problem| Failure::NoAnswer(format!("{url}: {problem}")))?;
     let report: HubReport = serde_json::from_slice(&body)
         .map_err(|error| Failure::NoAnswer(format!("{url}: not the state of a hub: {error}")))?;
@@ -56,30 +75,38 @@ pub(super) async fn run(arguments: &InspectArguments, out: &mut dyn Write) -> Re
 }
 
 fn state_url(base: &str) -> Result<Uri, Failure> {
-    let refused = || Failure::Refused(format!("--hub is `{base}`, allowed is http://host:port"));
+    let refused = || Failure::Refused(format!("--hub is `{base}`, allowed is http://host:port or https://host:port"));
     let url: Uri = format!("{}/state", base.trim_end_matches('/')).parse().map_err(|_| refused())?;
-    if url.scheme_str() == Some("http") && url.host().is_some() { Ok(url) } else { Err(refused()) }
+    let is_http = matches!(url.scheme_str(), Some("http" | "https"));
+    if is_http && url.host().is_some() { Ok(url) } else { Err(refused()) }
 }
 
 /// What a token is shown as.
 fn bearer(path: &Path) -> Result<HeaderValue, Failure> {
-    let refused = |what: &dyn std::fmt::Display| Failure::Refused(format!("--token-file {}: {what}", path.display()));
-    let token = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
-    let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim()))
-        .map_err(|_| refused(&"allowed is a line of printable ASCII"))?;
+    let refused = |what: &dyn std::fmt::Display| Failure::Refused(format!("--token-file {what}"));
+    let contents = std::fs::read(path).map_err(|error| refused(&format!("{}: {error}", path.display())))?;
+    let token = first_token(&contents, path).map_err(|problem| refused(&problem))?;
+    let mut value = HeaderValue::try_from([b"Bearer ", token].concat()).map_err(|error| refused(&error))?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-async fn get(url: &Uri, token: Option<HeaderValue>) -> Result<Bytes, String> {
-    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+async fn get(url: &Uri, connector: Connector, token: Option<HeaderValue>) -> Result<Bytes, String> {
+    let client = Client::builder(TokioExecutor::new()).build::<_, Empty<Bytes>>(connector);
     let mut request = Request::get(url.clone()).body(Empty::new()).map_err(|error| error.to_string())?;
     if let Some(token) = token {
         request.headers_mut().insert(AUTHORIZATION, token);
     }
     let response = client.request(request).await.map_err(|error| error_chain(&error))?;
-    if !response.status().is_success() {
-        return Err(format!("it answers {}", response.status()));
+    match response.status() {
+        status if status.is_success() => {}
+        status @ StatusCode::UNAUTHORIZED => {
+            return Err(format!("it answers {status}: it wants a token, or another one"));
+        }
+        status @ StatusCode::FORBIDDEN => {
+            return Err(format!("it answers {status}: the token is not one that allows operators"));
+        }
+        status => return Err(format!("it answers {status}")),
     }
     let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
     Ok(body.map_err(|error| error.to_string())?.to_bytes())
@@ -329,9 +356,10 @@ mod tests {
 
     #[test]
     fn what_is_no_url_of_a_hub_is_refused() {
-        for base in ["", "localhost:8081", "https://h:1", "http://", "http://a b"] {
+        for base in ["", "localhost:8081", "ftp://h:1", "https://", "http://", "http://a b"] {
             assert!(matches!(state_url(base), Err(Failure::Refused(_))), "{base}");
         }
         assert_eq!(state_url("http://h:1/").unwrap(), "http://h:1/state");
+        assert_eq!(state_url("https://h:1").unwrap(), "https://h:1/state");
     }
 }

@@ -56,7 +56,8 @@ pub enum Tool {
     /// Show what a hub that runs knows: replicas, blocks held, sequences, gaps, drops, lag, subscribers
     #[command(after_help = "Examples:\n  \
         warmroute-hub inspect\n  \
-        warmroute-hub inspect --hub http://10.0.0.2:8081 --json\n\n\
+        warmroute-hub inspect --hub http://10.0.0.2:8081 --json\n  \
+        warmroute-hub inspect --hub https://hub:8081 --ca ca.pem --token-file operators.tokens\n\n\
         Exit code 1 if there is no hub.")]
     Inspect(inspect::InspectArguments),
 }

@@ -69,6 +69,33 @@ fn what_is_reported_of_a_followed_replica_is_left_out() {
 }
 
 #[test]
+fn what_is_reported_of_an_engine_whose_ranks_are_followed_is_left_out() {
+    let mut publisher = publisher();
+    publisher.report(&update("e", vec![entry("a", 16)]), NOW_MS);
+    let ranks =
+        [0, 1].map(|rank| publisher.replica_up(member(&format!("e/dp{rank}")), "10.0.0.1:80", Some(rank)).unwrap());
+    assert_eq!(letters(&publisher, "e"), "", "who follows its ranks knows better than who reported it");
+    let report =
+        |publisher: &mut Publisher, id: &str| reasons(&publisher.report(&update(id, vec![entry("b", 16)]), NOW_MS));
+    for id in ["e", "e/dp0", "e/dp1"] {
+        assert_eq!(report(&mut publisher, id), [("followed_replica", 1)], "{id}");
+    }
+    assert_eq!(reasons(&publisher.event(&event(EventKind::AllCleared, "e", ""), NOW_MS)), [("followed_replica", 1)]);
+    assert_eq!(
+        (report(&mut publisher, "e/dp2"), report(&mut publisher, "f")),
+        (vec![], vec![]),
+        "nobody follows these"
+    );
+    // Another generation of a rank is the same rank.
+    let again = publisher.replica_up(member("e/dp0"), "10.0.0.1:80", Some(0)).unwrap();
+    publisher.publish(Observation::ReplicaGone { replica: ranks[1] });
+    assert_eq!(report(&mut publisher, "e"), [("followed_replica", 1)], "one rank is left");
+    publisher.publish(Observation::ReplicaGone { replica: again });
+    assert_eq!(report(&mut publisher, "e"), []);
+    assert_eq!(letters(&publisher, "e"), "b");
+}
+
+#[test]
 fn only_what_is_seen_at_followed_replicas_can_be_published() {
     let mut publisher = publisher();
     publisher.report(&update("r", vec![entry("a", 16)]), NOW_MS);

@@ -2,12 +2,13 @@
 //!
 //! | What the hub keeps | Bound |
 //! |---|---|
-//! | blocks of followed replicas | `max_replica_blocks` and `max_blocks`, looked at every 100 ms: see [`capacity`](crate::native::hub) |
+//! | engine keys of followed replicas, one or more a block | `max_replica_blocks` and `max_blocks`, looked at every 100 ms: see [`capacity`](crate::native::hub) |
 //! | what producers report | `reports.max_entries`, `reports.quotas`; 65,536 members and scopes |
 //! | the ring of past changes | `resume_buffer_bytes`, and one change |
 //! | copies of the full state for resets | two or three, of which the older leave with the ring |
 //! | a subscriber | [`MAX_UNACKNOWLEDGED_BYTES`](crate::wire::MAX_UNACKNOWLEDGED_BYTES); 16 messages of 64 KiB where one acknowledges what it has not read, until `acknowledge_timeout_ms` |
 //! | a client of `StreamCacheEvents` | its place in the ring, and the events of one change or 4 KiB of them |
+//! | connections that nobody uses | `idle_timeout_ms` each |
 //! | what a client sends and nobody reads | 256 KiB a stream, so `max_streams` of these |
 //! | a message that is being read | `max_message_bytes` a stream; 64 texts and 4 long chains are worked on at a time |
 //! | what proves that no event was missed | 4,096 numbers and digests a publisher; replays are asked for one at a time, and applied as they come |
@@ -16,15 +17,23 @@
 //! | addresses of reported replicas | 16,384 names for 30 s |
 //! | an engine's metrics | 8 MiB of text at a time, a replica |
 
+use std::time::Duration;
+
 use serde::Deserialize;
 
 use crate::native::hub::problems::Problems;
+
+/// `limits.idle_timeout_ms`: longer than Prometheus' usual intervals, so that its connections stay.
+const IDLE_MS: usize = 90_000;
 
 /// How much of everything there may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsConfig {
     /// Connections to the gRPC side, and as many to the HTTP side.
     pub connections: usize,
+    /// After so long without a byte in either direction a connection is closed. Those with HTTP/2 are asked for a sign of life
+    /// well before.
+    pub idle: Duration,
     /// Calls and streams of one connection at a time. More wait at the client.
     pub streams_per_connection: u32,
     /// Calls and streams at a time.
@@ -45,6 +54,7 @@ pub struct LimitsConfig {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawLimits {
     max_connections: Option<u64>,
+    idle_timeout_ms: Option<u64>,
     max_streams_per_connection: Option<u64>,
     max_streams: Option<u64>,
     max_subscribers: Option<u64>,
@@ -63,8 +73,11 @@ pub(super) fn limits(raw: &RawLimits, problems: &mut Problems) -> LimitsConfig {
     let per_connection = defaults.streams_per_connection as usize;
     let metadata = defaults.metadata_bytes as usize;
     let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let connections = number("max_connections", raw.max_connections, defaults.connections, 1, 1_000_000);
+    let idle = number("idle_timeout_ms", raw.idle_timeout_ms, IDLE_MS, 100, 86_400_000);
     let limits = LimitsConfig {
-        connections: number("max_connections", raw.max_connections, defaults.connections, 1, 1_000_000),
+        connections,
+        idle: Duration::from_millis(idle as u64),
         streams_per_connection: small(number(
             "max_streams_per_connection",
             raw.max_streams_per_connection,
@@ -92,6 +105,7 @@ impl Default for LimitsConfig {
     fn default() -> LimitsConfig {
         LimitsConfig {
             connections: 4_096,
+            idle: Duration::from_millis(IDLE_MS as u64),
             streams_per_connection: 256,
             streams: 8_192,
             subscribers: 1_024,

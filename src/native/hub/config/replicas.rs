@@ -1,6 +1,6 @@
 //! `replicas`: the replicas to follow, one by one.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use hyper::Uri;
 use serde::Deserialize;
@@ -139,6 +139,26 @@ impl EngineKind {
     }
 }
 
+/// Pairs of replicas, by their places, that would follow one publisher under two ids for one model and tenant: what one engine
+/// holds would be said of both. The later one first; each once. An engine that serves several models or tenants is one replica
+/// in each.
+pub fn shared_publishers(replicas: &[ReplicaConfig]) -> Vec<(usize, usize)> {
+    let mut owners: HashMap<(String, &str, &str), usize> = HashMap::new();
+    let mut shared = Vec::new();
+    for (at, replica) in replicas.iter().enumerate() {
+        // One stream has all ranks.
+        let publishers = if replica.event_stream().is_some() { 1 } else { usize::MAX };
+        let mut owner = None;
+        for rank in replica.ranks().take(publishers) {
+            let endpoint = replica.endpoint(&replica.kv_events, rank).to_ascii_lowercase();
+            let first = *owners.entry((endpoint, &replica.model, &replica.tenant)).or_insert(at);
+            owner = owner.or(Some(first).filter(|first| *first != at));
+        }
+        shared.extend(owner.map(|owner| (at, owner)));
+    }
+    shared
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawReplicas {
@@ -163,6 +183,19 @@ pub(super) fn replicas(raw: Vec<RawReplica>, least: usize, problems: &mut Proble
     for replica in replicas.iter().filter(several) {
         for member in replica.ranks().map(|rank| replica.member_id(rank)).filter(|member| ids.contains(member)) {
             problems.add("replicas[].id", member, &format!("an id that no rank of `{}` has", replica.id));
+        }
+    }
+    // Of what is wrong already nothing more is to be said.
+    let shared = if problems.is_empty() { shared_publishers(&replicas) } else { Vec::new() };
+    for (at, other) in shared {
+        if let (Some(replica), Some(other)) = (replicas.get(at), replicas.get(other)) {
+            let allowed =
+                format!("an endpoint that no other replica of this model and tenant has: `{}` has it", other.id);
+            problems.add(
+                &format!("replicas[{at}].kv_events"),
+                format!("{} of {}", replica.kv_events, replica.id),
+                &allowed,
+            );
         }
     }
     replicas
@@ -201,7 +234,7 @@ fn replica(at: usize, raw: RawReplica, problems: &mut Problems) -> ReplicaConfig
         }
     }
     let metrics = http_url(&metrics).unwrap_or_else(|| {
-        problems.add(&field("metrics"), &metrics, "an http:// URL");
+        problems.add(&field("metrics"), &metrics, "an http:// or https:// URL");
         Uri::default()
     });
     let block_size = block_size(&field("block_size"), raw.block_size, problems);

@@ -72,7 +72,7 @@ fn each_wrong_value_is_one_line_with_field_value_and_what_is_allowed() {
     let yaml = format!(
         "listen: {{grpc: nowhere}}\nheartbeat_ms: 0\nevents: {{reconnect_min_ms: 500, reconnect_max_ms: 100}}\n\
          replicas: [{REPLICA}, {{id: a, address: '::1:80000', kv_events: 'ipc://x', model: '', block_size: 0, \
-         metrics: 'https://x/'}}]"
+         metrics: 'ftp://x/'}}]"
     );
     let problems = HubConfig::from_yaml(&yaml).unwrap_err().problems;
     let expected = [
@@ -83,7 +83,7 @@ fn each_wrong_value_is_one_line_with_field_value_and_what_is_allowed() {
         "replicas[1].model is ``, allowed is 1 to 256 bytes",
         "replicas[1].address is `::1:80000`, allowed is host:port with a port of 1 to 65535, IPv6 in brackets",
         "replicas[1].kv_events is `ipc://x`, allowed is tcp://host:port with a port of 1 to 65535",
-        "replicas[1].metrics is `https://x/`, allowed is an http:// URL",
+        "replicas[1].metrics is `ftp://x/`, allowed is an http:// or https:// URL",
         "replicas[1].block_size is `0`, allowed is 1 to 65536 tokens",
     ];
     assert_eq!(problems, expected);
@@ -165,4 +165,31 @@ fn ranks_need_ports_and_ids_of_their_own() {
     );
     let problems = read(&[of("a", 6557), of("a/dp1", 6557)]).unwrap_err().problems;
     assert_eq!(problems, ["replicas[].id is `a/dp1`, allowed is an id that no rank of `a` has"]);
+}
+
+#[test]
+fn two_replicas_with_one_publisher_are_refused_by_both_names() {
+    let problems = |entries: &[&str]| {
+        let entries: Vec<String> = entries.iter().map(|entry| format!("{{address: 'h:80', {entry}}}")).collect();
+        let config = HubConfig::from_yaml(&format!("replicas: [{}]", entries.join(", ")));
+        config.err().map(|invalid| invalid.problems).unwrap_or_default()
+    };
+    let first = "id: a, kv_events: 'tcp://h:5557', model: m, data_parallel_size: 2";
+    assert_eq!(
+        problems(&[first, "id: b, kv_events: 'tcp://H:5558', model: m"]),
+        [
+            "replicas[1].kv_events is `tcp://H:5558 of b`, allowed is an endpoint that no other replica of this model and tenant \
+             has: `a` has it"
+        ]
+    );
+    for other in [
+        "id: b, kv_events: 'tcp://h:5559', model: m",
+        "id: b, kv_events: 'tcp://h:5557', model: another",
+        "id: b, kv_events: 'tcp://h:5557', model: m, tenant: t",
+        "id: b, kv_events: 'grpc://h:5557', model: m, data_parallel_size: 2",
+    ] {
+        assert_eq!(problems(&[first, other]), [""; 0], "{other}");
+    }
+    let stream = "kv_events: 'grpc://h:50051', model: m, data_parallel_size: 2";
+    assert_eq!(problems(&[&format!("id: a, {stream}"), &format!("id: b, {stream}")]).len(), 1);
 }

@@ -194,7 +194,7 @@ mod tests {
             ..ReportsConfig::default()
         };
         let followed = "[{id: listed, address: '10.0.0.8:80', kv_events: 'tcp://h:1', model: m}, \
-                        {id: followed, address: 'localhost:8000', kv_events: 'tcp://h:1', model: m}]";
+                        {id: followed, address: 'localhost:8000', kv_events: 'tcp://h:2', model: m}]";
         let fleet = FleetBook::default();
         fleet.set(replicas_of_file(followed).unwrap().iter());
         AddressBook::new(&reports, &Arc::new(fleet))

@@ -6,7 +6,7 @@
 //! record.
 //!
 //! A lookup that fails keeps what is known for `keep_ms`, and so does an answer without records: a name server that is
-//! restarted says just that. An answer without records where nothing is known is taken at its word.
+//! restarted says just that. The same goes for a single target whose address cannot be had, while its SRV record stands. An answer without records where nothing is known is taken at its word.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -31,8 +31,14 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Answer {
     replicas: BTreeMap<String, SocketAddr>,
+    /// Ids of targets without an address, and why.
+    unresolved: BTreeMap<String, NoAnswer>,
     ttl: Duration,
 }
+
+/// What is known, by id, and when each was last found.
+#[derive(Debug, Default)]
+struct Known(BTreeMap<String, (SocketAddr, Instant)>);
 
 /// Why there is none.
 #[derive(Debug)]
@@ -45,7 +51,7 @@ enum NoAnswer {
 
 /// Asks for the name again and again, and tells what is found.
 pub(super) async fn follow(config: DnsDiscovery, mut teller: Teller) {
-    let mut last: Option<(Instant, BTreeMap<String, SocketAddr>)> = None;
+    let mut last: Option<(Instant, Known)> = None;
     loop {
         let (least, most) = config.ttl;
         // Made anew each time: it costs little, and the system's name servers may be others by now.
@@ -54,31 +60,39 @@ pub(super) async fn follow(config: DnsDiscovery, mut teller: Teller) {
             Err(error) => Ok(Err(NoAnswer::Failed(error.to_string()))),
         };
         let wait = match asked.unwrap_or_else(|_| Err(NoAnswer::Failed("no answer in time".into()))) {
-            Ok(Answer { replicas, ttl }) => {
-                if last.as_ref().is_none_or(|(_, known)| *known != replicas) {
-                    teller.replicas(made(&config, &replicas));
-                } else {
-                    teller.working();
+            Ok(answer) => {
+                let (ttl, problem) = (answer.ttl, answer.problem());
+                let (before, now) = (last.take().map(|(_, known)| known), Instant::now());
+                let known = Known::new(answer, before.as_ref(), config.keep, now);
+                match problem {
+                    None if before.as_ref().is_some_and(|before| before.is_like(&known)) => teller.working(),
+                    None => teller.replicas(known.made(&config)),
+                    Some(problem) => {
+                        if before.is_none_or(|before| !before.is_like(&known)) {
+                            teller.changed(known.made(&config));
+                        }
+                        teller.failed(problem);
+                    }
                 }
-                last = Some((Instant::now(), replicas));
+                last = Some((now, known));
                 ttl.clamp(least, most)
             }
-            Err(NoAnswer::NoRecords(_)) if last.as_ref().is_none_or(|(_, known)| known.is_empty()) => {
+            Err(NoAnswer::NoRecords(_)) if last.as_ref().is_none_or(|(_, known)| known.0.is_empty()) => {
                 if last.is_none() {
                     teller.replicas(Vec::new());
                 } else {
                     teller.working();
                 }
-                last = Some((Instant::now(), BTreeMap::new()));
+                last = Some((Instant::now(), Known::default()));
                 least
             }
             Err(NoAnswer::NoRecords(problem) | NoAnswer::Failed(problem)) => {
                 teller.failed(problem);
                 if let Some((at, known)) = &mut last
-                    && !known.is_empty()
+                    && !known.0.is_empty()
                     && at.elapsed() >= config.keep
                 {
-                    known.clear();
+                    known.0.clear();
                     teller.gave_up();
                 }
                 least
@@ -86,10 +100,6 @@ pub(super) async fn follow(config: DnsDiscovery, mut teller: Teller) {
         };
         tokio::time::sleep(wait).await;
     }
-}
-
-fn made(config: &DnsDiscovery, replicas: &BTreeMap<String, SocketAddr>) -> Vec<ReplicaConfig> {
-    replicas.iter().map(|(id, address)| config.template.replica(id.clone(), *address)).collect()
 }
 
 fn resolver(config: &DnsDiscovery) -> Result<TokioResolver, NetError> {
@@ -118,11 +128,11 @@ async fn ask(resolver: &TokioResolver, config: &DnsDiscovery) -> Result<Answer, 
     match config.records {
         DnsRecords::A(port) => {
             let (addresses, ttl) = addresses(resolver, &config.name, RecordType::A).await?;
-            Ok(Answer { replicas: by_address(addresses, port), ttl })
+            Ok(Answer { replicas: by_address(addresses, port), unresolved: BTreeMap::new(), ttl })
         }
         DnsRecords::Aaaa(port) => {
             let (addresses, ttl) = addresses(resolver, &config.name, RecordType::AAAA).await?;
-            Ok(Answer { replicas: by_address(addresses, port), ttl })
+            Ok(Answer { replicas: by_address(addresses, port), unresolved: BTreeMap::new(), ttl })
         }
         DnsRecords::Srv => targets(resolver, &config.name).await,
     }
@@ -145,11 +155,11 @@ async fn addresses(
     if addresses.is_empty() { Err(NoAnswer::none_of(name, kind)) } else { Ok((addresses, ttl)) }
 }
 
-/// The targets of a name's SRV records. A target without an address is left out.
+/// The targets of a name's SRV records, those without an address apart.
 async fn targets(resolver: &TokioResolver, name: &str) -> Result<Answer, NoAnswer> {
     let lookup = resolver.lookup(name, RecordType::SRV).await.map_err(|error| NoAnswer::from(name, &error))?;
-    let mut answer = Answer { replicas: BTreeMap::new(), ttl: shortest(lookup.answers()) };
-    let mut last_error = NoAnswer::none_of(name, RecordType::SRV);
+    let ttl = shortest(lookup.answers());
+    let mut answer = Answer { replicas: BTreeMap::new(), unresolved: BTreeMap::new(), ttl };
     let records = lookup.answers().iter().filter_map(|record| match &record.data {
         RData::SRV(srv) => Some((srv.target.to_string(), srv.port)),
         _ => None,
@@ -162,16 +172,27 @@ async fn targets(resolver: &TokioResolver, name: &str) -> Result<Answer, NoAnswe
             Some((ip, ttl)) => Ok((ip, Duration::from_secs(u64::from(ttl)))),
             None => first_address(resolver, &target).await,
         };
+        let id = format!("{}:{port}", target.trim_end_matches('.'));
         match found {
             Ok((ip, ttl)) => {
-                let host = target.trim_end_matches('.');
-                answer.replicas.insert(format!("{host}:{port}"), SocketAddr::new(ip, port));
+                answer.replicas.insert(id, SocketAddr::new(ip, port));
                 answer.ttl = answer.ttl.min(ttl);
             }
-            Err(error) => last_error = error,
+            Err(error) => {
+                answer.unresolved.insert(id, error);
+                // It is asked for again as soon as may be.
+                answer.ttl = Duration::ZERO;
+            }
         }
     }
-    if answer.replicas.is_empty() { Err(last_error) } else { Ok(answer) }
+    match (answer.replicas.is_empty(), answer.unresolved.pop_last()) {
+        (true, Some((_, error))) => Err(error),
+        (true, None) => Err(NoAnswer::none_of(name, RecordType::SRV)),
+        (false, last) => {
+            answer.unresolved.extend(last);
+            Ok(answer)
+        }
+    }
 }
 
 /// The smallest address of a name, IPv4 before IPv6: which comes first says nothing.
@@ -198,6 +219,43 @@ fn shortest(records: &[Record]) -> Duration {
     Duration::from_secs(u64::from(records.iter().map(|record| record.ttl).min().unwrap_or(0)))
 }
 
+// === impl Answer ===
+
+impl Answer {
+    /// What is wrong with it, if anything is.
+    fn problem(&self) -> Option<String> {
+        let first = self.unresolved.values().next()?;
+        let (NoAnswer::NoRecords(why) | NoAnswer::Failed(why)) = first;
+        let others = self.unresolved.len() - 1;
+        Some(if others == 0 { why.clone() } else { format!("{why}, and {others} more targets without an address") })
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    /// What `answer` says at `now`. Of targets without an address what was known `before` stays for `keep`.
+    fn new(answer: Answer, before: Option<&Known>, keep: Duration, now: Instant) -> Known {
+        let kept = answer.unresolved.into_keys().filter_map(|id| {
+            let (address, found) = *before?.0.get(&id)?;
+            (now.saturating_duration_since(found) < keep).then_some((id, (address, found)))
+        });
+        let mut known: BTreeMap<_, _> = kept.collect();
+        known.extend(answer.replicas.into_iter().map(|(id, address)| (id, (address, now))));
+        Known(known)
+    }
+
+    /// Whether both are the same replicas.
+    fn is_like(&self, other: &Known) -> bool {
+        let of = |known: &Known| known.0.iter().map(|(id, (address, _))| (id.clone(), *address)).collect::<Vec<_>>();
+        of(self) == of(other)
+    }
+
+    fn made(&self, config: &DnsDiscovery) -> Vec<ReplicaConfig> {
+        self.0.iter().map(|(id, (address, _))| config.template.replica(id.clone(), *address)).collect()
+    }
+}
+
 // === impl NoAnswer ===
 
 impl NoAnswer {
@@ -222,4 +280,36 @@ fn says_there_are_none(error: &NetError) -> bool {
     use hickory_resolver::proto::op::ResponseCode;
     let NetError::Dns(DnsError::NoRecordsFound(none)) = error else { return false };
     none.response_code == ResponseCode::NoError
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(replicas: &[(&str, &str)], unresolved: &[&str]) -> Answer {
+        let replicas = replicas.iter().map(|(id, address)| ((*id).to_owned(), address.parse().unwrap()));
+        let unresolved = unresolved.iter().map(|id| ((*id).to_owned(), NoAnswer::Failed(format!("{id} is not known"))));
+        Answer { replicas: replicas.collect(), unresolved: unresolved.collect(), ttl: Duration::ZERO }
+    }
+
+    fn ids(known: &Known) -> Vec<&str> {
+        known.0.keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn a_target_without_an_address_keeps_the_last_one_for_a_while_and_no_longer_than_its_record() {
+        let (start, keep) = (Instant::now(), Duration::from_secs(60));
+        let both = Known::new(answer(&[("a:1", "10.0.0.1:1"), ("b:1", "10.0.0.2:1")], &[]), None, keep, start);
+        let one_fails = || answer(&[("a:1", "10.0.0.1:1")], &["b:1", "c:1"]);
+        assert_eq!(one_fails().problem().unwrap(), "b:1 is not known, and 1 more targets without an address");
+        let later = Known::new(one_fails(), Some(&both), keep, start + keep / 2);
+        assert!(later.is_like(&both), "{later:?}");
+        // That it was kept makes it no younger.
+        let late = Known::new(one_fails(), Some(&later), keep, start + keep);
+        assert_eq!(ids(&late), ["a:1"]);
+        let no_record = Known::new(answer(&[("a:1", "10.0.0.1:1")], &[]), Some(&both), keep, start + keep / 2);
+        assert_eq!(ids(&no_record), ["a:1"]);
+        let back = Known::new(answer(&[("b:1", "10.0.0.9:1")], &[]), Some(&later), keep, start + keep);
+        assert!(!back.is_like(&both) && ids(&back) == ["b:1"]);
+    }
 }

@@ -1,7 +1,7 @@
 //! Replicas from the pods that match a label selector, through the Kubernetes API.
 //!
 //! In: the API's list of pods, and its watch for changes. Out: a replica for each pod that is ready, has an address and is
-//! not being deleted; its id is the pod's name, its address the pod's IP and the configured port. The watcher lists anew
+//! not being deleted; its id is the pod's name, of all namespaces `<namespace>/<name>`, its address the pod's IP and the configured port. The watcher lists anew
 //! after `410 Gone` and after anything else that breaks the watch; meanwhile what is known stays.
 //!
 //! A pod's annotations override what the configuration says: `warmroute.io/` and one of [`pod::ANNOTATIONS`]. A pod with one that

@@ -9,7 +9,7 @@
 //!
 //! In: from each source all replicas that it knows, each time they change. Out: all of them, as the [`Fleet`] is to follow
 //! them. Ids differ: of two replicas with one id the one of the source that the configuration has first is followed, and the
-//! log names the other. A source that fails keeps what it had; how long is the source's to say. Until every source has
+//! log names the other; so of two with one event publisher, for one model and tenant. A source that fails keeps what it had; how long is the source's to say. Until every source has
 //! answered once the hub is not ready, and subscribers that need the full state wait, since a state without replicas that
 //! only were not found yet would have them forget what they know; `discovery.initial_timeout_ms` bounds that.
 
@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::config::{DiscoveryConfig, MAX_REPLICAS, ReplicaConfig};
+use super::config::{DiscoveryConfig, MAX_REPLICAS, ReplicaConfig, shared_publishers};
 use super::fleet::Fleet;
 use super::state::HubState;
 pub use metrics::DiscoveryMetrics;
@@ -193,6 +193,14 @@ impl Found {
                 }
             }
         }
+        // From the end, so that the places of those before stay.
+        for (at, other) in shared_publishers(&merged).into_iter().rev() {
+            let (replica, other) = (merged.remove(at), merged.get(other));
+            let (id, address, events) = (&replica.id, &replica.address, &replica.kv_events);
+            let owner = other.map_or("another one", |other| &other.id);
+            left_out
+                .insert(format!("the replica {id} at {address} is not used: {owner} has the same publisher, {events}"));
+        }
         (merged, left_out)
     }
 }
@@ -203,6 +211,11 @@ impl Teller {
     /// These are all replicas that the source knows now.
     fn replicas(&mut self, replicas: Vec<ReplicaConfig>) {
         self.working();
+        self.changed(replicas);
+    }
+
+    /// The same, of a source of which not all works.
+    fn changed(&mut self, replicas: Vec<ReplicaConfig>) {
         self.discovery.tell(self.source, replicas);
     }
 

@@ -3,6 +3,7 @@ use crate::native::hub::clock::unix_ns;
 use crate::native::hub::config::{HubConfig, replicas_of_file};
 use crate::native::hub::contract::ModelLabels;
 use crate::native::hub::metrics::Metrics;
+use crate::native::hub::scrape::client;
 use crate::publisher::{Publisher, PublisherLimits};
 
 struct World {
@@ -19,7 +20,7 @@ impl World {
         let state = Arc::new(HubState::new(unix_ns(), Publisher::new(PublisherLimits::default()), 1 << 20));
         let metrics = Arc::new(Metrics::new(ModelLabels::default()));
         let stop = CancellationToken::new();
-        let fleet = Arc::new(Fleet::new(&config, &state, &metrics, &stop));
+        let fleet = Arc::new(Fleet::new(&config, &state, &metrics, client(None).unwrap(), &stop));
         let mut tasks = JoinSet::new();
         let discovery =
             Discovery::start(&config.discovery, &[], &fleet, &state, metrics.discovery(), &stop, &mut tasks);
@@ -49,7 +50,7 @@ impl Drop for World {
 
 fn replicas(ids: &[(&str, u16)]) -> Vec<ReplicaConfig> {
     let entries = ids.iter().map(|(id, port)| {
-        format!("{{id: {id}, address: '127.0.0.1:{port}', kv_events: 'tcp://127.0.0.1:1', model: m}}")
+        format!("{{id: {id}, address: '127.0.0.1:{port}', kv_events: 'tcp://{id}.invalid:1', model: m}}")
     });
     replicas_of_file(&format!("[{}]", entries.collect::<Vec<_>>().join(", "))).unwrap()
 }
@@ -75,6 +76,26 @@ async fn of_two_replicas_with_one_id_the_first_source_has_it() {
     let reported = world.discovery.found.lock().unwrap().reported.clone();
     let expected = "other: the replica a at 127.0.0.1:1 is not used: replicas has that id";
     assert_eq!(reported.into_iter().collect::<Vec<_>>(), [expected]);
+}
+
+#[tokio::test]
+async fn of_two_replicas_with_one_publisher_the_first_source_has_it() {
+    let (world, mut one, mut other) = World::new();
+    let at_one_publisher = |id: &str, model: &str| {
+        let entry = format!("[{{id: {id}, address: '127.0.0.1:7', kv_events: 'tcp://H:1', model: {model}}}]");
+        replicas_of_file(&entry).unwrap()
+    };
+    one.replicas(at_one_publisher("a", "m"));
+    other.replicas(at_one_publisher("b", "m"));
+    assert_eq!(world.followed(), pairs(&[("a", 7)]));
+    assert!(world.sees("warmroute_hub_discovery_clashes 1"));
+    let reported = world.discovery.found.lock().unwrap().reported.clone();
+    let expected = "the replica b at 127.0.0.1:7 is not used: a has the same publisher, tcp://H:1";
+    assert_eq!(reported.into_iter().collect::<Vec<_>>(), [expected]);
+    other.replicas(at_one_publisher("b", "another model of that engine"));
+    assert_eq!(world.followed(), pairs(&[("a", 7), ("b", 7)]));
+    one.replicas(Vec::new());
+    assert_eq!(world.followed(), pairs(&[("b", 7)]));
 }
 
 #[tokio::test]

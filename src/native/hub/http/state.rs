@@ -29,9 +29,7 @@ fn report(operations: &Operations) -> HubReport {
     let views = state.view();
     let replicas_total = views.len();
     let known = views.into_iter().filter_map(|view| Some((followers.remove(&view.index)?, view)));
-    let replicas = known
-        .take(MAX_FOLLOWED)
-        .map(|(follower, view)| replica(&view, state.blocks_by_tier(view.index), follower, now_ms));
+    let replicas = known.take(MAX_FOLLOWED).map(|(follower, view)| replica(&view, follower, now_ms));
     let (reported, reported_total) = state.read(reported);
     HubReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -61,7 +59,7 @@ fn stream(view: StreamView, sequence: u64, now_ms: u64) -> StreamReport {
     }
 }
 
-fn replica(view: &ReplicaView, by_tier: [usize; 3], follower: FollowerView, now_ms: u64) -> ReplicaReport {
+fn replica(view: &ReplicaView, follower: FollowerView, now_ms: u64) -> ReplicaReport {
     let FollowerView { config, rank, metrics, scrapes } = follower;
     let counts = metrics.counts();
     let ago = |ms: Option<u64>| ms.map(|ms| now_ms.saturating_sub(ms));
@@ -78,7 +76,7 @@ fn replica(view: &ReplicaView, by_tier: [usize; 3], follower: FollowerView, now_
         connected: metrics.connected.get() == 1,
         complete: view.complete,
         blocks: view.blocks,
-        blocks_by_tier: ["T1", "T2", "T3"].map(str::to_owned).into_iter().zip(by_tier).collect(),
+        blocks_by_tier: ["T1", "T2", "T3"].map(str::to_owned).into_iter().zip(view.by_tier).collect(),
         event_sequence: metrics.last_sequence.get(),
         gaps: counts.gaps,
         replays: counts.replays,

@@ -1,7 +1,8 @@
 //! A listener with a limit, and with TLS where that is configured.
 //!
 //! In: sockets. Out: [`Connection`]s, to the gRPC server as a stream, to the HTTP server as its listener. A handshake runs
-//! beside the others and for [`HANDSHAKE_LIMIT`] at most. A connection has its place until it is dropped.
+//! beside the others and for [`HANDSHAKE_LIMIT`] at most. A connection has its place until it is dropped; one on which nothing
+//! moves for the idle time fails its server's next read, by which it ends.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,14 +11,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::extract::connect_info::Connected as AxumConnected;
-use axum::serve::IncomingStream;
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::Error as TlsError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::Stream;
@@ -53,6 +52,8 @@ pub struct Door {
     pub is_grpc: bool,
     /// The most connections.
     pub limit: usize,
+    /// How long nothing may move on one.
+    pub idle: Duration,
     /// Who was not let in.
     pub refusals: Arc<Refusals>,
     /// Ends it.
@@ -61,7 +62,6 @@ pub struct Door {
 
 /// Connections that have come in.
 pub struct Incoming {
-    address: SocketAddr,
     connections: mpsc::Receiver<Connection>,
 }
 
@@ -69,7 +69,14 @@ pub struct Incoming {
 pub struct Connection {
     socket: Socket,
     peer: Peer,
+    idle: IdleTimer,
     _place: Place,
+}
+
+/// When a connection on which nothing moves is given up.
+struct IdleTimer {
+    limit: Duration,
+    ends: Pin<Box<Sleep>>,
 }
 
 enum Socket {
@@ -87,14 +94,10 @@ struct Place {
 
 impl Door {
     /// Lets them in, until stopped.
-    ///
-    /// # Errors
-    /// When the listener has no address.
-    pub fn open(self) -> io::Result<Incoming> {
-        let address = self.listener.local_addr()?;
+    pub fn open(self) -> Incoming {
         let (sender, connections) = mpsc::channel(WAITING);
         tokio::spawn(self.accept_all(sender));
-        Ok(Incoming { address, connections })
+        Incoming { connections }
     }
 
     async fn accept_all(self, sender: mpsc::Sender<Connection>) {
@@ -116,13 +119,14 @@ impl Door {
             match tls {
                 None => {
                     let peer = Peer { address, certified: false };
-                    let connection = Connection { socket: Socket::Plain(socket), peer, _place: place };
+                    let connection = Connection::new(Socket::Plain(socket), peer, self.idle, place);
                     if sender.send(connection).await.is_err() {
                         return;
                     }
                 }
                 Some(tls) => {
-                    let shaken = shake_hands(tls, socket, address, place, Arc::clone(&self.refusals), sender.clone());
+                    let shaken =
+                        shake_hands(tls, socket, address, self.idle, place, Arc::clone(&self.refusals), sender.clone());
                     let stop = self.stop.clone();
                     tokio::spawn(async move { stop.run_until_cancelled_owned(shaken).await });
                 }
@@ -135,6 +139,7 @@ async fn shake_hands(
     tls: Arc<ServerConfig>,
     socket: TcpStream,
     address: SocketAddr,
+    idle: Duration,
     place: Place,
     refusals: Arc<Refusals>,
     sender: mpsc::Sender<Connection>,
@@ -147,7 +152,7 @@ async fn shake_hands(
     let certified = stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
     let peer = Peer { address, certified };
     // Where the server is gone, so is the connection.
-    let _ = sender.send(Connection { socket: Socket::Tls(Box::new(stream)), peer, _place: place }).await;
+    let _ = sender.send(Connection::new(Socket::Tls(Box::new(stream)), peer, idle, place)).await;
 }
 
 fn reason(error: &io::Error) -> Refusal {
@@ -169,29 +174,10 @@ impl Stream for Incoming {
     }
 }
 
-impl axum::serve::Listener for Incoming {
-    type Io = Connection;
-    type Addr = Peer;
-
-    async fn accept(&mut self) -> (Connection, Peer) {
-        match self.connections.recv().await {
-            Some(connection) => {
-                let peer = connection.peer;
-                (connection, peer)
-            }
-            // The door is shut; the server is being stopped as well.
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Peer> {
-        Ok(Peer { address: self.address, certified: false })
-    }
-}
-
-impl AxumConnected<IncomingStream<'_, Incoming>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, Incoming>) -> Peer {
-        *stream.remote_addr()
+impl Incoming {
+    /// The next one; none once the door is shut.
+    pub async fn next(&mut self) -> Option<Connection> {
+        self.connections.recv().await
     }
 }
 
@@ -210,7 +196,36 @@ impl Drop for Place {
     }
 }
 
+// === impl IdleTimer ===
+
+impl IdleTimer {
+    fn new(limit: Duration) -> IdleTimer {
+        IdleTimer { limit, ends: Box::pin(sleep(limit)) }
+    }
+
+    /// Something moved.
+    fn moved(&mut self) {
+        self.ends.as_mut().reset(Instant::now() + self.limit);
+    }
+
+    /// Nothing has come; an error where that has lasted for too long.
+    fn wait<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.ends.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
 // === impl Connection ===
+
+impl Connection {
+    fn new(socket: Socket, peer: Peer, idle: Duration, place: Place) -> Connection {
+        Connection { socket, peer, idle: IdleTimer::new(idle), _place: place }
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+}
 
 impl Connected for Connection {
     type ConnectInfo = Peer;
@@ -222,19 +237,30 @@ impl Connected for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match &mut self.socket {
+        let read = match &mut self.socket {
             Socket::Plain(socket) => Pin::new(socket).poll_read(context, into),
             Socket::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        };
+        match read {
+            Poll::Pending => self.idle.wait(context),
+            Poll::Ready(read) => {
+                self.idle.moved();
+                Poll::Ready(read)
+            }
         }
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.socket {
+        let written = match &mut self.socket {
             Socket::Plain(socket) => Pin::new(socket).poll_write(context, bytes),
             Socket::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        };
+        if written.is_ready() {
+            self.idle.moved();
         }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -256,10 +282,14 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.socket {
+        let written = match &mut self.socket {
             Socket::Plain(socket) => Pin::new(socket).poll_write_vectored(context, slices),
             Socket::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        };
+        if written.is_ready() {
+            self.idle.moved();
         }
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -33,11 +33,11 @@ use tracing::{info, warn};
 use super::config::SecurityConfig;
 use tokens::TokenSet;
 
-pub use door::{Door, Incoming, Peer};
+pub use door::{Connection, Door, Incoming, Peer};
 pub use gate::GateLayer;
 pub use operations::guarded;
 pub use refusals::{Refusal, Refusals, SecurityMetrics};
-pub use tokens::{Grant, Revoked};
+pub use tokens::{Grant, Revoked, first_token};
 
 /// Contents by file, as they were read.
 type Files = BTreeMap<PathBuf, Result<Vec<u8>, String>>;

@@ -99,6 +99,15 @@ fn add(tokens: &mut Vec<Token>, token: &[u8], allow: &[Access]) {
     }
 }
 
+/// The first token of a file, for a client to show.
+///
+/// # Errors
+/// What is wrong with the file, without showing any of it.
+pub fn first_token<'a>(bytes: &'a [u8], name: &Path) -> Result<&'a [u8], String> {
+    let tokens = tokens_in(bytes, name)?;
+    tokens.first().copied().ok_or_else(|| format!("{}: no token in it", name.display()))
+}
+
 /// The lines of a file. What is wrong is said without showing any.
 fn tokens_in<'a>(bytes: &'a [u8], name: &Path) -> Result<Vec<&'a [u8]>, String> {
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).enumerate();

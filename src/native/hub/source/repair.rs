@@ -13,12 +13,18 @@ use crate::native::hub::transport::{Fault, Transport};
 /// The most requests in one catch-up; an engine's ring of 10,000 batches takes about ten if its socket drops answers.
 const MAX_ROUNDS: usize = 64;
 
+/// So many times a catch-up clears what it has applied where the publisher itself has lost messages. Each time is a line in the
+/// log and a change that filters are told.
+const MAX_HOLES: u32 = 2;
+
 /// How one request for a replay went.
 enum Round {
     /// Everything up to the publisher's latest message is applied.
     Complete,
     /// Some was applied, and more is to come.
     Partial,
+    /// Too many are missing in between: it goes on after the last of them that is known, from this number.
+    From(u64),
     /// The publisher does not have what was applied last.
     Disproved,
     /// No usable answer.
@@ -90,21 +96,28 @@ impl<T: Transport> Source<T> {
     }
 
     async fn ask(&mut self, mut doubt_ends: Option<Instant>) -> bool {
-        let mut has_lost = false;
+        let (mut holes, mut from) = (0, None);
         for _ in 0..MAX_ROUNDS {
             self.metrics.replays.inc();
             let asked_ms = unix_ms();
             let before = self.continuity.last();
-            match self.round(doubt_ends.take(), &mut has_lost).await {
+            match self.round(doubt_ends.take(), from.take(), &mut holes).await {
                 Round::Complete if self.falls_short(before) => {}
                 Round::Complete => {
                     self.known(asked_ms);
-                    if has_lost {
+                    if holes > MAX_HOLES {
+                        warn!(
+                            replica = self.publisher.name,
+                            "the engine has lost event messages {holes} times in what it has"
+                        );
+                    }
+                    if holes > 0 {
                         self.note_loss();
                     }
                     return true;
                 }
                 Round::Partial => {}
+                Round::From(sequence) => from = Some(sequence),
                 Round::Disproved => {
                     self.restarted();
                     self.renew();
@@ -135,9 +148,10 @@ impl<T: Transport> Source<T> {
         is_short && last != before
     }
 
-    async fn round(&mut self, doubt_ends: Option<Instant>, has_lost: &mut bool) -> Round {
+    /// Asks once: from the last message applied, or else `from` where nothing is followed.
+    async fn round(&mut self, doubt_ends: Option<Instant>, from: Option<u64>, holes: &mut u32) -> Round {
         let mut unproved = self.continuity.last();
-        let first = unproved.map_or(0, |last| last.sequence);
+        let first = unproved.map_or(from.unwrap_or(0), |last| last.sequence);
         let limit = self.limit(unproved.and(doubt_ends));
         if let Err(fault) = self.transport.request_replay(first, limit).await {
             return Round::Failed(fault);
@@ -166,14 +180,34 @@ impl<T: Transport> Source<T> {
                 Place::Gap if advanced => return Round::Partial,
                 // Right after a message that the ring has: the publisher itself has lost these.
                 Place::Gap => {
+                    *holes += 1;
                     self.give_up("the engine has lost event messages");
                     self.renew();
-                    *has_lost = true;
+                    if *holes > MAX_HOLES {
+                        return self.after_the_last_hole(seen.sequence, holes).await;
+                    }
                 }
                 Place::Next => {}
             }
             self.apply(&message, seen, Some(unix_ms()));
             advanced = true;
+        }
+    }
+
+    /// Reads the rest of a replay and applies none of it. Where it can go on: after the last messages that are missing, the
+    /// first of which come before number `from`.
+    async fn after_the_last_hole(&mut self, mut from: u64, holes: &mut u32) -> Round {
+        let mut last = from;
+        loop {
+            match self.transport.next_replayed(self.limit(None)).await {
+                Ok(Some(message)) if message.sequence > last.saturating_add(1) => {
+                    *holes = holes.saturating_add(1);
+                    (from, last) = (message.sequence, message.sequence);
+                }
+                Ok(Some(message)) => last = last.max(message.sequence),
+                // Whatever ended it, what there is more of comes with the next request.
+                Ok(None) | Err(_) => return Round::From(from),
+            }
         }
     }
 

@@ -70,10 +70,15 @@ impl Decision {
 
 /// A request with a prompt's block hashes and its model in the headers, and no body.
 pub fn by_hashes(conversation: &Conversation) -> hyper::http::request::Builder {
+    with_hashes(&conversation.hashes_header())
+}
+
+/// The same, of hashes that were made before.
+pub fn with_hashes(hashes: &str) -> hyper::http::request::Builder {
     Request::builder()
         .method(Method::POST)
         .header("x-inferencecache-model-id", MODEL)
-        .header("x-inferencecache-block-hashes", conversation.hashes_header())
+        .header("x-inferencecache-block-hashes", hashes)
         .header("x-inferencecache-block-size", "16")
 }
 

@@ -5,22 +5,18 @@
 
 use std::time::{Duration, Instant};
 
-use super::ask::decide;
 use super::measure::Latencies;
 use super::options::ScaleOptions;
+use super::seen::{self, Seen};
 use super::site::{Figures, Site};
 use super::traffic::{Outcome, Target, Traffic};
 use super::verdict::Verdicts;
 use super::{ScaleError, machine};
-use crate::native::load::client::Client;
 
 /// After a busy phase everything must be known within this time.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
-/// How long a conversation may take from its engine to a decision, before it counts as never seen.
-const SEEN_WITHIN: Duration = Duration::from_secs(5);
-/// How often one is looked for, and how often it is asked for.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const ASK_EVERY: Duration = Duration::from_millis(20);
+/// From an engine's event to a decision by it, p99 in ms.
+const SEEN_LIMIT_MS: f64 = 250.0;
 /// So many of the changes asked for must be made, and in the index when the phase ends, the last moment apart.
 const APPLIED_SHARE: f64 = 0.95;
 /// A background step may take this long, in us.
@@ -35,7 +31,7 @@ struct Phase {
     outcome: Outcome,
     before: Figures,
     after: Figures,
-    seen: Latencies,
+    seen: Seen,
     load: String,
 }
 
@@ -63,10 +59,11 @@ async fn phase(site: &Site, options: &ScaleOptions, target: &Target, busy: bool)
     let before = site.figures().await?;
     let traffic = Traffic::start(target, &site.pool);
     let start = Instant::now();
-    let (mut changed, mut seen) = (0, Latencies::default());
+    let (mut changed, mut seen) = (0, Seen::default());
     if busy {
         let changing = site.pool.change(options.changes, options.phase());
-        let (looked, made) = tokio::join!(look_for_the_latest(site, options.phase()), changing);
+        let base = site.stack.envoy_url();
+        let (looked, made) = tokio::join!(seen::look(&site.pool, &base, options.phase()), changing);
         (changed, seen) = (made?, looked);
     } else {
         tokio::time::sleep(options.phase()).await;
@@ -77,33 +74,6 @@ async fn phase(site: &Site, options: &ScaleOptions, target: &Target, busy: bool)
     let settled = site.all_known(SETTLED_WITHIN).await?;
     let after = site.figures().await?;
     Ok(Phase { busy, took, changed, settled, outcome, before, after, seen, load })
-}
-
-/// Takes the latest conversation of one replica after another, and the time until it is decided by.
-async fn look_for_the_latest(site: &Site, during: Duration) -> Latencies {
-    let (pool, base) = (&site.pool, site.stack.envoy_url());
-    let client = Client::default();
-    let (start, mut seen) = (Instant::now(), Latencies::default());
-    for place in (0..pool.len()).cycle() {
-        tokio::time::sleep(LOOK_EVERY).await;
-        if start.elapsed() + LOOK_EVERY >= during {
-            break;
-        }
-        let Some(before) = pool.latest_of(place) else { continue };
-        let mut latest = before;
-        // Timed from when it is whole, so one that comes now is waited for.
-        while latest == before && start.elapsed() < during {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            latest = pool.latest_of(place).unwrap_or(before);
-        }
-        let whole = Instant::now();
-        let is_seen = async || decide(&client, &base, &latest).await.is_ok_and(|decision| decision.is_whole(&latest));
-        while whole.elapsed() < SEEN_WITHIN && !is_seen().await {
-            tokio::time::sleep(ASK_EVERY).await;
-        }
-        seen.add(whole.elapsed());
-    }
-    seen
 }
 
 fn judge(phases: &[Phase], changes: usize, verdicts: &mut Verdicts) {
@@ -133,16 +103,34 @@ fn judge(phases: &[Phase], changes: usize, verdicts: &mut Verdicts) {
     for share in steps.filter_map(|steps| steps.share_up_to(STEP_LIMIT_US)) {
         verdicts.at_least("share of background steps up to 1 ms, busy", 0.999, share);
     }
+    judge_seen(phases, verdicts);
     let failures = [idle.failure, busy.failure];
     failures.iter().flatten().for_each(|failure| println!("a request failed: {failure}"));
+}
+
+fn judge_seen(phases: &[Phase], verdicts: &mut Verdicts) {
+    let seen = phases.iter().filter(|phase| phase.busy).map(|phase| phase.seen.clone());
+    let seen = seen.reduce(Seen::and).unwrap_or_default();
+    // What can make a credit late, beside a machine that is short of time.
+    let sum = |of: fn(&Figures) -> f64| phases.iter().map(|phase| of(&phase.after) - of(&phase.before)).sum::<f64>();
+    let (gaps, fell_off) = (sum(|figures| figures.gaps), sum(|figures| figures.fell_off));
+    println!(
+        "meanwhile: {gaps} times the hub missed messages of a replica and had them replayed, {fell_off} times a VM fell off the log"
+    );
+    for (took, what) in &seen.slowest {
+        println!("slow from event to credit: {:.0} ms, {what}", took.as_secs_f64() * 1_000.0);
+    }
+    verdicts.at_most("p99 from an engine's event to a credit, ms", SEEN_LIMIT_MS, seen.credited.percentile_ms(0.99));
+    verdicts.none("conversations held and not credited in 5 s", seen.never);
+    verdicts.at_least("conversations looked for from event to credit", 1.0, seen.credited.len() as f64);
 }
 
 // === impl Phase ===
 
 impl Phase {
     const HEAD: &str = "| phase | requests | not answered | hinted | p50 ms | p99 ms | ids p99 | hashes p99 | no filter p50 | no filter \
-         p99 | past Envoy p99 | changes/s made | applied/s | all known after s | seen p50 ms | seen max ms | log segments/s | steps | up to 1 ms % | up to 5 ms % | Envoy cores | hub cores | load |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+         p99 | past Envoy p99 | changes/s made | applied/s | all known after s | seen | seen p50 ms | seen p99 ms | seen max ms | removed before | log segments/s | steps | up to 1 ms % | up to 5 ms % | Envoy cores | hub cores | load |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
     /// What the hub took in, over the time until the index had all of it.
     fn applied_per_second(&self) -> f64 {
@@ -160,7 +148,7 @@ impl std::fmt::Display for Phase {
         let cores = |after: u64, before: u64| after.saturating_sub(before) as f64 / 1_000.0 / seconds;
         write!(
             f,
-            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.1} | {} | {} | {} | {:.2} \
+            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} | {:.2} | {} | {:.0} | {:.0} | {:.0} | {} | {:.1} | {} | {} | {} | {:.2} \
              | {:.2} | {} |",
             if self.busy { "busy" } else { "idle" },
             outcome.sent,
@@ -176,8 +164,11 @@ impl std::fmt::Display for Phase {
             self.changed as f64 / seconds,
             self.applied_per_second(),
             self.settled.as_secs_f64(),
-            seen.percentile_ms(0.5),
-            seen.percentile_ms(1.0),
+            seen.credited.len(),
+            seen.credited.percentile_ms(0.5),
+            seen.credited.percentile_ms(0.99),
+            seen.credited.percentile_ms(1.0),
+            seen.removed,
             (after.log_sequence - before.log_sequence) / seconds,
             steps.count(),
             up_to(STEP_LIMIT_US),

@@ -59,6 +59,11 @@ impl Holder {
         (self.oldest, self.next)
     }
 
+    /// Whether all of this conversation is held.
+    pub fn holds_whole(&self, number: u64) -> bool {
+        (self.oldest..self.next).contains(&number)
+    }
+
     /// Stores the system prompts, once.
     pub fn store_system_prompts(&mut self) -> Vec<KvEvent> {
         if !self.system_ends.is_empty() {
@@ -179,6 +184,19 @@ mod tests {
         assert!(parents.iter().all(|parent| held.contains_key(parent)), "a block without the one before it");
         let (oldest, next) = holder.whole();
         assert!(oldest > 20 && next > oldest + 10);
+    }
+
+    #[test]
+    fn a_conversation_is_whole_from_its_last_block_to_the_first_that_goes() {
+        let mut holder = Holder::new(1);
+        holder.store_system_prompts();
+        let blocks = Conversation { replica: 1, number: 0 }.own_blocks();
+        holder.change(0, blocks - 1);
+        assert!(!holder.holds_whole(0));
+        holder.change(0, 1);
+        assert!(holder.holds_whole(0) && !holder.holds_whole(1));
+        holder.change(1, 0);
+        assert!(!holder.holds_whole(0));
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod flow;
 pub mod killed;
 mod late;
 mod machine;
+mod seen;
 mod shrunk;
 mod verdict;
 

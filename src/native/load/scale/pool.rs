@@ -42,6 +42,8 @@ pub struct Pool {
 /// One replica.
 struct Replica {
     holder: Mutex<Holder>,
+    /// When the latest conversation was whole, as of its batch.
+    whole_at: Mutex<Option<(u64, std::time::Instant)>>,
     sink: EventSink,
     stop: CancellationToken,
 }
@@ -141,10 +143,16 @@ impl Pool {
         Some(Conversation { replica: place, number })
     }
 
-    /// The conversation that came last to one replica.
-    pub fn latest_of(&self, place: usize) -> Option<Conversation> {
-        let (oldest, next) = self.replicas.get(place)?.holder().whole();
-        (oldest < next).then(|| Conversation { replica: place, number: next - 1 })
+    /// The conversation that became whole last at one replica while it changed, and when its last block was published.
+    pub fn whole_since(&self, place: usize) -> Option<(Conversation, std::time::Instant)> {
+        let (number, at) = (*self.replicas.get(place)?.whole_at())?;
+        Some((Conversation { replica: place, number }, at))
+    }
+
+    /// Whether the replica has let nothing go of this conversation.
+    pub fn holds(&self, conversation: &Conversation) -> bool {
+        let replica = self.replicas.get(conversation.replica).filter(|replica| !replica.stop.is_cancelled());
+        replica.is_some_and(|replica| replica.holder().holds_whole(conversation.number))
     }
 
     /// The conversations that went last from one replica, latest first.
@@ -189,8 +197,7 @@ async fn change_steadily(replicas: Vec<Arc<Replica>>, per_second: usize, during:
         let due = (per_second as f64 * started.elapsed().as_secs_f64()) as usize;
         let half = due.saturating_sub(changed) / 2;
         if let Some(replica) = replicas.get(turn % count).filter(|_| half > 0) {
-            let events = replica.holder().change(half, half);
-            replica.sink.publish(events);
+            replica.change(half);
             changed += 2 * half;
         }
     }
@@ -223,7 +230,25 @@ impl Replica {
         let (publisher, _) = Publisher::bind(options).await.map_err(ScaleError::new)?;
         let stop = CancellationToken::new();
         let (sink, _) = publisher.start(stop.clone());
-        Ok(Replica { holder: Mutex::new(Holder::new(place)), sink, stop })
+        Ok(Replica { holder: Mutex::new(Holder::new(place)), whole_at: Mutex::default(), sink, stop })
+    }
+
+    /// Lets so many blocks go and as many come, in one batch.
+    fn change(&self, half: usize) {
+        let mut holder = self.holder();
+        let (_, before) = holder.whole();
+        let events = holder.change(half, half);
+        let (_, next) = holder.whole();
+        drop(holder);
+        let now = std::time::Instant::now();
+        self.sink.publish(events);
+        if next > before {
+            *self.whole_at() = Some((next - 1, now));
+        }
+    }
+
+    fn whole_at(&self) -> MutexGuard<'_, Option<(u64, std::time::Instant)>> {
+        self.whole_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn holder(&self) -> MutexGuard<'_, Holder> {

@@ -6,7 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::fingerprint::BlockSize;
-use crate::native::hub::config::{EngineKind, KubernetesDiscovery, ReplicaConfig, ReplicaTemplate, is_path};
+use crate::native::hub::config::{
+    EngineKind, KubernetesDiscovery, PodNamespace, ReplicaConfig, ReplicaTemplate, is_path,
+};
 
 /// What annotations begin with.
 const PREFIX: &str = "warmroute.io/";
@@ -54,6 +56,8 @@ pub(super) fn replica(pod: &Pod, config: &KubernetesDiscovery) -> Result<Option<
     }
     let Some(ip) = address(pod) else { return Ok(None) };
     let PodKey { namespace, name } = key(pod);
+    // Names differ within a namespace only.
+    let id = if config.namespace == PodNamespace::All { format!("{namespace}/{name}") } else { name };
     let mut template = config.template.clone();
     let labelled = config.model_label.as_ref().and_then(|label| pod.metadata.labels.as_ref()?.get(label));
     template.model = labelled.cloned().unwrap_or(template.model);
@@ -71,7 +75,7 @@ pub(super) fn replica(pod: &Pod, config: &KubernetesDiscovery) -> Result<Option<
         let label = config.model_label.as_deref().unwrap_or_default();
         return Err(format!("it has no label {label}, which is the model"));
     }
-    Ok(Some(template.replica(name, SocketAddr::new(ip, port))))
+    Ok(Some(template.replica(id, SocketAddr::new(ip, port))))
 }
 
 fn is_ready(pod: &Pod) -> bool {
@@ -162,6 +166,19 @@ mod tests {
         let fixed = replica(&ready, &config(", replica: {model: n, kv_replay_port: 5558}")).unwrap().unwrap();
         assert_eq!((fixed.model.as_str(), fixed.tenant.as_str()), ("n", "default"));
         assert_eq!(fixed.kv_replay.as_deref(), Some("tcp://10.0.0.7:5558"));
+    }
+
+    #[test]
+    fn pods_of_all_namespaces_have_the_namespace_in_their_ids() {
+        let id = |namespace: &str, config: &KubernetesDiscovery| {
+            let text = READY.replace("{A}", "{}").replace("namespace: llm", &format!("namespace: {namespace}"));
+            replica(&pod(&text), config).unwrap().unwrap().id
+        };
+        let all = config(", namespace: '*', replica: {model: n}");
+        assert_eq!((id("llm", &all), id("other", &all)), ("llm/p-0".to_owned(), "other/p-0".to_owned()));
+        for one in [config(", replica: {model: n}"), config(", namespace: llm, replica: {model: n}")] {
+            assert_eq!(id("llm", &one), "p-0");
+        }
     }
 
     #[test]

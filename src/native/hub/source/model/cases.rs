@@ -85,6 +85,30 @@ fn a_number_that_was_used_up_costs_one_clear() {
 }
 
 #[test]
+fn however_many_holes_a_ring_has_a_catch_up_clears_a_few_times_and_takes_what_follows_the_last() {
+    in_virtual_time(async {
+        let mut world = world(Faults::default());
+        (0..5).for_each(|_| world.publish(false, false, false));
+        for _ in 0..200 {
+            world.publish(true, false, false);
+            (0..4).for_each(|_| world.publish(false, false, false));
+        }
+        let followed = Followed::start(world, EVENTS, None);
+        sleep(Duration::from_millis(200)).await;
+        assert!(followed.state.is_complete());
+        followed.check_quiet().unwrap();
+        assert_eq!(followed.metrics.clears.get(), 3);
+        assert!(followed.metrics.replays.get() <= 6, "{}", followed.metrics.replays.get());
+        // From the last hole on it is followed like any other.
+        let before = followed.held().len();
+        publish(&followed, 30).await;
+        followed.check_quiet().unwrap();
+        assert!(followed.held().len() > before, "{before}");
+        assert_eq!((followed.metrics.clears.get(), followed.metrics.gaps.get()), (3, 0));
+    });
+}
+
+#[test]
 fn numbers_that_are_used_up_all_the_time_cost_neither_replays_nor_clears_all_the_time() {
     in_virtual_time(async {
         let followed = following(Faults { used_up: 3, ..Faults::default() });

@@ -1,0 +1,55 @@
+//! HTTP/1.1 and HTTP/2 on the connections that the door has let in.
+//!
+//! A connection whose request's head does not come within the idle time, a first or a later one, is closed, and so is one over
+//! HTTP/2 whose peer answers no ping: nobody keeps a place without using it.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use hyper::Request;
+use hyper::body::Incoming as Body;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+use tracing::debug;
+
+use crate::native::hub::security::{Connection, Incoming};
+use crate::native::hub::service::keepalive;
+
+/// Serves `router` to all that come in, until stopped; requests under way are answered.
+pub async fn serve(mut incoming: Incoming, router: Router, idle: Duration, stop: CancellationToken) {
+    let connections = TaskTracker::new();
+    while let Some(Some(connection)) = stop.run_until_cancelled(incoming.next()).await {
+        connections.spawn(serve_one(connection, router.clone(), idle, stop.clone()));
+    }
+    connections.close();
+    connections.wait().await;
+}
+
+async fn serve_one(connection: Connection, router: Router, idle: Duration, stop: CancellationToken) {
+    let peer = connection.peer();
+    let service = router.map_request(move |mut request: Request<Body>| {
+        request.extensions_mut().insert(ConnectInfo(peer));
+        request.map(axum::body::Body::new)
+    });
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(idle);
+    let (interval, timeout) = keepalive(idle);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(interval).keep_alive_timeout(timeout);
+    let served = builder.serve_connection(TokioIo::new(connection), TowerToHyperService::new(service));
+    tokio::pin!(served);
+    let result = tokio::select! {
+        result = served.as_mut() => result,
+        () = stop.cancelled() => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = result {
+        debug!(peer = %peer.address, "an HTTP connection ended: {error}");
+    }
+}

@@ -15,7 +15,7 @@ mod answer;
 mod compare;
 mod notices;
 mod sent;
-mod usage;
+pub mod usage;
 
 use super::follower::View;
 use super::metrics;

@@ -1,11 +1,18 @@
-# demo, test, wasm, lint, bench, bench-scale. Needs Rust (rustup), Python 3 and make; scripts/tools.py finds or fetches the rest.
+# demo, test, wasm, lint, fuzz, bench, bench-scale. Needs Rust (rustup), Python 3 and make; scripts/tools.py finds or fetches the rest.
 
 TOOLS  = python3 scripts/tools.py
 MODULE = target/warmroute.wasm
 # A larger module costs every VM compile time and memory: raise the bound knowingly.
 MODULE_MAX_BYTES = 3200000
 
-.PHONY: demo test wasm wasm-faults lint bench bench-scale setup
+KNOWN_PANICS = scripts/known_panics.txt
+
+# `make fuzz` runs each target for so long; `make fuzz FUZZ=template SECONDS=60` one of them.
+SECONDS = 600
+FUZZ = config package request shared_data stream template tokenizer usage engine_events policies
+FUZZ_FLAGS = -max_total_time=$(SECONDS) -max_len=16384 -rss_limit_mb=1024 -malloc_limit_mb=256 -timeout=20
+
+.PHONY: demo test wasm wasm-faults lint fuzz bench bench-scale setup
 
 # Two ways of routing on a local Envoy, side by side. `make demo KEEP=1` leaves it running.
 demo: wasm
@@ -21,11 +28,12 @@ test: wasm wasm-faults
 	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds --test tokenizers --test text_bounds --test demo_models
 	envoy=$$($(TOOLS) envoy 1.36.4) && WARMROUTE_ENVOY=$$envoy cargo test --features native --test envoy_config --test e2e
 
-# The module, checked: it may import nothing but env.proxy_* functions.
+# The module, checked: it may import nothing but env.proxy_* functions, and panic nowhere but where it is known that it does not.
 wasm: setup
 	cargo rustc --lib --crate-type cdylib --features filter --target wasm32-unknown-unknown --profile wasm
 	cp target/wasm32-unknown-unknown/wasm/warmroute.wasm $(MODULE)
 	python3 scripts/check_module.py $(MODULE) $(MODULE_MAX_BYTES)
+	python3 scripts/check_panics.py $(MODULE) $(KNOWN_PANICS)
 
 # A module that misbehaves on request, for the end-to-end tests.
 wasm-faults: setup
@@ -41,8 +49,16 @@ lint: setup
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features native
 	python3 tests/golden/generate.py --check
 
+# Needs the nightly toolchain (rustup toolchain install nightly) and cargo-fuzz (cargo install --locked cargo-fuzz). The
+# targets of the hub come last, so that its dependencies are built once.
+fuzz:
+	for target in $(FUZZ); do \
+	  case $$target in engine_events|policies) features="--features native";; *) features=;; esac; \
+	  cargo +nightly fuzz run --sanitizer none $$features $$target -- $(FUZZ_FLAGS) || exit 1; \
+	done
+
 bench: setup
-	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth --bench eviction
+	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth --bench eviction --bench worst_request
 	python3 benches/vm/run.py
 	python3 benches/vm/text.py
 

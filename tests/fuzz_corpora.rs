@@ -33,8 +33,24 @@ const FIXED_BYTES: usize = 8 << 20;
 const BYTES_A_BYTE: usize = 512;
 /// Bytes that mean something in one of the formats.
 const TOKENS: [&[u8]; 18] = [
-    b"\"", b"\\", b"{", b"}", b"[", b"]", b",", b":", b"\xff", b"\0", b"-1", b"1e999", b"\\ud800", b"{%", b"%}", b"null",
-    b"\n", b"\xff\xff\xff\xff\x0f",
+    b"\"",
+    b"\\",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"\xff",
+    b"\0",
+    b"-1",
+    b"1e999",
+    b"\\ud800",
+    b"{%",
+    b"%}",
+    b"null",
+    b"\n",
+    b"\xff\xff\xff\xff\x0f",
 ];
 
 /// Runs a target over its corpus and mutations of it; the number of executions.

@@ -4,8 +4,7 @@
     check_panics.py MODULE KNOWN
 
 A panic that the compiler could not rule out leaves its source location in the module's data: a pointer to a file's
-name, the name's length, a line, a column. Every location in `src/` is a fault: nothing of ours may panic in a proxy.
-Those in dependencies and the standard library are compared, file by file, with KNOWN, which says of each why it is
+name, the name's length, a line, a column. Every location of our own is a fault: nothing of ours may panic in a proxy. Those in dependencies and the standard library are compared, file by file, with KNOWN, which says of each why it is
 there. Exit code 1 and one line for each fault.
 """
 
@@ -22,9 +21,9 @@ I32_CONST = 0x41
 END = 0x0B
 ACTIVE, PASSIVE, ACTIVE_IN_MEMORY = 0, 1, 2
 NAME = re.compile(rb"[A-Za-z0-9_./+@-]+\.rs")
-# Ahead of a file's path: where the standard library, its own dependencies and crates of a registry are.
-OF_STD = re.compile(r".*?/(library/(?:core|alloc|std)/src/.*)")
-OF_CRATE = re.compile(r".*/(?:registry/src/[^/]+|rust/deps|vendor)/([A-Za-z0-9_-]+?)-\d[^/]*/(.*)|/rust/deps/(.*?)-\d[^/]*/(.*)")
+# Where the standard library and crates are: what stands before differs between machines, versions between updates.
+OF_STD = re.compile(r"(?:.*/)?(library/(?:core|alloc|std)/src/.*)")
+OF_CRATE = re.compile(r"(?:.*/)?([A-Za-z0-9_-]+?)-\d+\.\d+\.\d+[^/]*/(.*)")
 
 
 def segments(data):
@@ -73,12 +72,12 @@ def locations(data):
 
 
 def short(path):
-    """A path without what differs between machines and versions."""
+    """A path without what differs between machines and versions; none if it is of our own."""
     if found := OF_STD.fullmatch(path):
         return found[1]
     if found := OF_CRATE.fullmatch(path):
-        return f"{found[1] or found[3]}/{found[2] or found[4]}"
-    return path
+        return f"{found[1]}/{found[2]}"
+    return None
 
 
 def known(path):
@@ -88,11 +87,13 @@ def known(path):
 
 
 def main(module, known_path):
-    found = defaultdict(set)
+    ours, found = {}, defaultdict(set)
     for path, places in locations(Path(module).read_bytes()).items():
-        found[short(path)] |= places
-    ours = {path: places for path, places in found.items() if path.startswith("src/")}
-    others = found.keys() - ours.keys()
+        if name := short(path):
+            found[name] |= places
+        else:
+            ours[path] = places
+    others = found.keys()
     expected = known(known_path)
     print(f"{module}: {len(others)} files of dependencies and std can panic, {len(ours)} of ours")
     faults = [

@@ -12,6 +12,9 @@ SECONDS = 600
 FUZZ = config package request shared_data stream template tokenizer usage engine_events policies
 FUZZ_FLAGS = -max_total_time=$(SECONDS) -max_len=16384 -rss_limit_mb=1024 -malloc_limit_mb=256 -timeout=20
 
+# The wasm host that drives the module callback by callback: a package of its own, as its engine takes minutes to compile.
+WASM_HOST = --manifest-path tests/support/wasm_host/Cargo.toml --target-dir target/wasm-host
+
 .PHONY: demo test wasm wasm-faults lint fuzz bench bench-scale setup
 
 # Two ways of routing on a local Envoy, side by side. `make demo KEEP=1` leaves it running.
@@ -24,6 +27,7 @@ test: wasm wasm-faults
 	cargo test
 	cargo test --bench fingerprint --bench template --bench tokenize --bench index --bench eviction
 	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy cargo test --features native
+	cargo test $(WASM_HOST)
 	cargo test --features kubernetes --lib --test kubernetes pod
 	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds --test tokenizers --test text_bounds --test nesting --test demo_models
 	envoy=$$($(TOOLS) envoy 1.36.4) && WARMROUTE_ENVOY=$$envoy cargo test --features native --test envoy_config --test e2e
@@ -45,6 +49,7 @@ lint: setup
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --features native --all-targets -- -D warnings
 	cargo clippy --features kubernetes --lib --test kubernetes -- -D warnings
+	cargo clippy $(WASM_HOST) --all-targets -- -D warnings
 	cargo clippy --features filter --target wasm32-unknown-unknown -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features native
 	python3 tests/golden/generate.py --check
@@ -57,8 +62,9 @@ fuzz:
 	  cargo +nightly fuzz run --sanitizer none $$features $$target -- $(FUZZ_FLAGS) || exit 1; \
 	done
 
-bench: setup
+bench: wasm
 	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth --bench eviction --bench worst_request
+	cargo test $(WASM_HOST) --bench steps
 	python3 benches/vm/run.py
 	python3 benches/vm/text.py
 

@@ -4,7 +4,8 @@
     check_panics.py MODULE KNOWN
 
 A panic that the compiler could not rule out leaves its source location in the module's data: a pointer to a file's
-name, the name's length, a line, a column. Every location of our own is a fault: nothing of ours may panic in a proxy. Those in dependencies and the standard library are compared, file by file, with KNOWN, which says of each why it is
+name, the name's length, a line, a column. Every location of our own is a fault: nothing of ours may panic in a proxy.
+Those in dependencies and the standard library are compared, file by file, with KNOWN, which says of each why it is
 there. Exit code 1 and one line for each fault.
 """
 

@@ -20,7 +20,14 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use fuzz::vms::fleet::Fleet;
+use fuzz::vms::proxy::Proxy;
 use random::Random;
+use warmroute::config::FilterConfig;
+use warmroute::flow::follower::View;
+use warmroute::flow::keys::Keys;
+use warmroute::host::{Cas, Host};
+use warmroute::index::log::{Head, Incarnation, Page};
 
 /// The stack of a wasm32 module.
 const STACK_BYTES: usize = 1 << 20;
@@ -172,4 +179,24 @@ fn a_panic_and_an_allocation_that_nothing_pays_for_are_found() {
     assert!(found(|input| assert!(input.is_empty())));
     assert!(found(|input| drop(vec![0_u8; input.len() << 20])));
     assert!(!found(|input| drop(input.to_vec())));
+}
+
+/// Found by `shared_data`: pages that are true of a later sequence than the head's last were served, thrown away and read
+/// again for as long as the request had time.
+#[test]
+fn pages_ahead_of_the_head_are_not_read_again_and_again() {
+    let config = FilterConfig::from_json(br#"{"hub_cluster": "hub", "models": [{"model_id": "m"}]}"#).unwrap();
+    let keys = Keys::new(&config.domain());
+    let mut fleet = Fleet::new(Proxy::at(1_700_000_000_000), config, 1);
+    let incarnation = Incarnation(7);
+    let head = Head { last: 300, ..Head::new(incarnation, 1, 3, 8) };
+    fleet.proxy.shared_set(&keys.head(), &Head { first: 290, complete: true, ..head.clone() }.encode(), Cas(0));
+    for number in 0..3 {
+        let page = Page { incarnation, number, as_of: 301, records: Vec::new() };
+        fleet.proxy.shared_set(&keys.page(number), &page.encode(), Cas(0));
+    }
+    // The clock stands still: without an end of its own, this has none.
+    assert!(matches!(fleet.ask(0).view, View::CatchingUp));
+    fleet.proxy.shared_set(&keys.head(), &Head { first: 290, last: 301, complete: true, ..head }.encode(), Cas(0));
+    assert!(matches!(fleet.ask(0).view, View::Index(_)));
 }

@@ -26,7 +26,7 @@ mod tokenizer;
 mod usage;
 
 #[path = "../vms/mod.rs"]
-mod vms;
+pub mod vms;
 
 pub use config::config;
 #[cfg(feature = "native")]

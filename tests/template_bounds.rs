@@ -78,6 +78,6 @@ mod wasm {
         hostile::random_conversations(20);
         hostile::bodies_gone_wrong(200);
         hostile::broken_templates(40);
-        odd::odd_arguments_never_panic(7);
+        odd::odd_arguments_never_panic(29);
     }
 }

@@ -1,4 +1,4 @@
-# demo, test, wasm, oci, lint, bench, bench-scale. Needs Rust (rustup), Python 3 and make; scripts/tools.py finds or fetches the rest.
+# demo, test, wasm, oci, lint, fuzz, bench, bench-scale. Needs Rust (rustup), Python 3 and make; scripts/tools.py finds or fetches the rest.
 
 TOOLS  = python3 scripts/tools.py
 MODULE = target/warmroute.wasm
@@ -7,10 +7,17 @@ MODULE_MAX_BYTES = 3200000
 # Cargo for the module, which then says nothing of this machine's folders.
 WASM_CARGO = python3 scripts/remap_paths.py > target/remap.toml && cargo --config target/remap.toml
 
+KNOWN_PANICS = scripts/known_panics.txt
+
+# `make fuzz` runs each target for so long; `make fuzz FUZZ=template SECONDS=60` one of them.
+SECONDS = 600
+FUZZ = config package request shared_data stream template tokenizer usage engine_events policies
+FUZZ_FLAGS = -max_total_time=$(SECONDS) -max_len=16384 -rss_limit_mb=1024 -malloc_limit_mb=256 -timeout=20
+
 # The wasm host that drives the module callback by callback: a package of its own, as its engine takes minutes to compile.
 WASM_HOST = --manifest-path tests/support/wasm_host/Cargo.toml --target-dir target/wasm-host
 
-.PHONY: demo test test-deploy wasm wasm-faults oci lint bench bench-scale setup
+.PHONY: demo test test-deploy wasm wasm-faults oci lint fuzz bench bench-scale setup
 
 # Two ways of routing on a local Envoy, side by side. `make demo KEEP=1` leaves it running.
 demo: wasm
@@ -25,19 +32,20 @@ test: wasm wasm-faults
 	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy $(MAKE) test-deploy
 	cargo test $(WASM_HOST)
 	cargo test --features kubernetes --lib --test kubernetes pod
-	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds --test tokenizers --test text_bounds --test demo_models
+	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds --test tokenizers --test text_bounds --test nesting --test demo_models
 	envoy=$$($(TOOLS) envoy 1.36.4) && WARMROUTE_ENVOY=$$envoy cargo test --features native --test envoy_config --test e2e
 
 # The compose files, the dashboard, the alerts and the module's image; with the programs that `cargo test --features native` built.
 test-deploy:
 	python3 -m unittest discover --start-directory tests/deploy
 
-# The module, checked: it may import nothing but env.proxy_* functions.
+# The module, checked: it may import nothing but env.proxy_* functions, and panic nowhere but where it is known that it does not.
 wasm: setup
 	@mkdir -p target
 	$(WASM_CARGO) rustc --lib --crate-type cdylib --features filter --target wasm32-unknown-unknown --profile wasm
 	cp target/wasm32-unknown-unknown/wasm/warmroute.wasm $(MODULE)
 	python3 scripts/check_module.py $(MODULE) $(MODULE_MAX_BYTES)
+	python3 scripts/check_panics.py $(MODULE) $(KNOWN_PANICS)
 
 # A module that misbehaves on request, for the end-to-end tests.
 wasm-faults: setup
@@ -60,8 +68,16 @@ lint: setup
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features native
 	python3 tests/golden/generate.py --check
 
+# Needs the nightly toolchain (rustup toolchain install nightly) and cargo-fuzz (cargo install --locked cargo-fuzz). The
+# targets of the hub come last, so that its dependencies are built once.
+fuzz:
+	for target in $(FUZZ); do \
+	  case $$target in engine_events|policies) features="--features native";; *) features=;; esac; \
+	  cargo +nightly fuzz run --sanitizer none $$features $$target -- $(FUZZ_FLAGS) || exit 1; \
+	done
+
 bench: wasm
-	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth --bench eviction
+	cargo bench --bench fingerprint --bench template --bench tokenize --bench index --bench index_growth --bench eviction --bench worst_request
 	cargo test $(WASM_HOST) --bench steps
 	python3 benches/vm/run.py
 	python3 benches/vm/text.py

@@ -16,6 +16,11 @@
 //! feature adds the proxy-wasm module (wasm32 only), the `native` feature the hub, the fake engine and the load
 //! generator.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::get_unwrap, clippy::panic_in_result_fn, clippy::string_slice, clippy::unwrap_in_result)
+)]
+
 pub mod config;
 pub mod fingerprint;
 pub mod index;

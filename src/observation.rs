@@ -5,6 +5,8 @@
 //! replica or scope within its publisher's lifetime, so that applying a fact twice, or late, cannot credit the
 //! wrong one.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 mod widths;
 
 use crate::fingerprint::PrefixHash;

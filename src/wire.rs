@@ -5,6 +5,8 @@
 //! name. The only file that sees both prost types and domain types; `proto/warmroute/v1/observation.proto` is the
 //! reference for the fields.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 use prost::Message;
 
 use crate::observation::{
@@ -164,7 +166,7 @@ pub fn stream_message_from_proto(message: v1::ObserveResponse) -> Result<StreamM
 
 /// The bytes that an observation takes in an encoded message, at most: its facts, and what stands before each.
 pub fn facts_bytes(observation: &Observation) -> usize {
-    facts_to_proto(observation).iter().map(|fact| FACT_OVERHEAD_BYTES + fact.encoded_len()).sum()
+    facts_to_proto(observation).iter().map(|fact| fact.encoded_len().saturating_add(FACT_OVERHEAD_BYTES)).sum()
 }
 
 /// The protobuf form of one observation: one fact, several where its keys differ in width, as a fact has one for all.

@@ -9,10 +9,12 @@
 
 #[path = "templates/hostile.rs"]
 mod hostile;
+#[path = "templates/odd.rs"]
+mod odd;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod native {
-    use super::hostile;
+    use super::{hostile, odd};
 
     /// The stack of a wasm32 module, which is less than a test's thread has.
     const STACK_BYTES: usize = 1 << 20;
@@ -52,6 +54,11 @@ mod native {
     }
 
     #[test]
+    fn odd_arguments_never_panic() {
+        on_a_small_stack(|| odd::odd_arguments_never_panic(1));
+    }
+
+    #[test]
     fn broken_templates_never_panic() {
         on_a_small_stack(|| hostile::broken_templates(400));
     }
@@ -59,7 +66,7 @@ mod native {
 
 #[cfg(target_arch = "wasm32")]
 mod wasm {
-    use super::hostile;
+    use super::{hostile, odd};
     use wasm_bindgen_test::wasm_bindgen_test;
 
     #[wasm_bindgen_test]
@@ -71,5 +78,6 @@ mod wasm {
         hostile::random_conversations(20);
         hostile::bodies_gone_wrong(200);
         hostile::broken_templates(40);
+        odd::odd_arguments_never_panic(29);
     }
 }

@@ -1,22 +1,6 @@
-//! Any bytes as an engine's message: nothing panics, and no more is credited than the message can name.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use warmroute::native::engine::{Dialect, KvEvent, decode};
-use warmroute::native::hub::config::EngineKind;
-use warmroute::native::hub::replica_cache::{ReplicaCache, Tally};
-use warmroute::observation::ScopeSlot;
+#[path = "../../tests/support/fuzz/mod.rs"]
+mod targets;
 
-fuzz_target!(|payload: &[u8]| {
-    let Ok(batch) = decode(payload, &Dialect::of(EngineKind::Auto)) else { return };
-    let (mut cache, mut tally, mut changes) = (ReplicaCache::new(None), Tally::default(), Vec::new());
-    let mut stored = 0;
-    for event in &batch.events {
-        cache.apply(event, 1, &mut |name: &str| Some(ScopeSlot(name.len() as u32)), &mut changes, &mut tally);
-        if let KvEvent::BlockStored(event) = event {
-            stored += event.block_hashes.len();
-        }
-        assert!(cache.len() <= stored);
-    }
-    assert!(stored <= payload.len());
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::engine_events(bytes));

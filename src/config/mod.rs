@@ -8,6 +8,8 @@
 //! Field names are snake_case; inside `policy` and `policies` they are those of the public `CachePolicy` spec, so
 //! that a spec can be pasted in. [`defaults`] has every default and its unit.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 pub mod defaults;
 mod domain;
 mod duration;

@@ -136,8 +136,10 @@ impl<'a> Section<'a> {
         let duration_ms = value.as_str().and_then(duration::go_duration_ms).filter(|ms| range.contains(ms));
         if duration_ms.is_none() {
             let (least, days) = (range.start(), range.end() / duration::DAY_MS);
-            let allowed =
-                format!("a duration such as \"30m\" or \"1h30m\", from {least}ms to {}h ({days} days)", days * 24);
+            let allowed = format!(
+                "a duration such as \"30m\" or \"1h30m\", from {least}ms to {}h ({days} days)",
+                days.saturating_mul(24)
+            );
             problems.note(self.path_of(name), Some(value), allowed);
         }
         duration_ms

@@ -16,7 +16,7 @@ mod compare;
 mod first_byte;
 mod notices;
 mod sent;
-mod usage;
+pub mod usage;
 
 use super::follower::View;
 use super::metrics;

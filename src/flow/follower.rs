@@ -213,10 +213,12 @@ impl Follower {
     }
 
     /// Lets requests see what has been built. An empty log is a beginning, not news: what was known before stays until
-    /// the hub has told all.
+    /// the hub has told all. Pages that are ahead of the head wait for a later one: served, they would be thrown away and
+    /// read again until the time is up.
     pub fn serve_what_is_built(&mut self, head: &Head) {
         let built = self.building.as_ref().is_some_and(|building| {
             building.copy.incarnation == head.incarnation
+                && building.copy.applied <= head.last
                 && matches!(building.stage, Stage::Log { target } if building.copy.applied >= target)
         });
         if built && (head.complete || self.serving.is_none()) {

@@ -7,6 +7,8 @@
 //! if that stream was a good one, since it may resume it; then, and at once after a silence, it is the next one's turn, and
 //! after the last the first's. The pause grows once a round. Another hub has another epoch and so begins with a reset.
 
+use std::num::NonZeroUsize;
+
 use super::metrics;
 use crate::config::{HubToken, Hubs};
 use crate::host::{Host, Level, StreamToken};
@@ -28,7 +30,7 @@ pub struct Observer {
     failures: u32,
     /// The place of the hub whose turn it is, as of the last tick among so many.
     turn: usize,
-    hubs: usize,
+    hubs: NonZeroUsize,
     /// The hub that was last heard.
     heard_from: Option<usize>,
     /// The hubs of which it has been said that Envoy opens no stream to them.
@@ -50,7 +52,7 @@ impl Observer {
             link: Link::Down { since_ms: 0, pause_ms: 0 },
             failures: 0,
             turn: 0,
-            hubs: 1,
+            hubs: NonZeroUsize::MIN,
             heard_from: None,
             told: Vec::new(),
         }
@@ -73,8 +75,8 @@ impl Observer {
         stale_after_ms: u64,
         subscription: impl FnOnce() -> Subscription,
     ) {
-        self.hubs = hubs.clusters.len().max(1);
-        let silence_ms = if self.hubs > 1 { stale_after_ms / 2 } else { stale_after_ms };
+        self.hubs = NonZeroUsize::new(hubs.clusters.len()).unwrap_or(NonZeroUsize::MIN);
+        let silence_ms = if self.hubs > NonZeroUsize::MIN { stale_after_ms / 2 } else { stale_after_ms };
         let now_ms = host.now_ms();
         match &mut self.link {
             Link::Up { token, heard_ms, .. } if now_ms.saturating_sub(*heard_ms) > silence_ms => {

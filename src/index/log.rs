@@ -48,6 +48,8 @@
 //! The records of credits are `HitCounts` only, whose counts are what to add, at least 1 and the same throughout a
 //! record; what does not parse is dropped.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 mod part;
 
 pub use part::{ModelList, PartStamp};
@@ -202,7 +204,8 @@ impl Head {
         }
         value.u32(self.next_replica);
         value.u32(self.next_scope);
-        value.u32(u32::from(self.leader_serves) * LEADER_SERVES + u32::from(self.complete) * COMPLETE);
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        value.u32(flag(self.leader_serves, LEADER_SERVES) | flag(self.complete, COMPLETE));
         value.finish()
     }
 

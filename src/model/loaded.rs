@@ -58,7 +58,7 @@ impl LoadedModel {
     /// Bytes of memory that it takes, but for what the templates compile to, some hundred kilobytes.
     pub fn bytes(&self) -> usize {
         let templates = [&self.template, &self.tool_template].into_iter().flatten();
-        self.tokenizer.artifact_bytes() + templates.map(|template| template.source().len()).sum::<usize>()
+        templates.fold(self.tokenizer.artifact_bytes(), |bytes, template| bytes.saturating_add(template.source().len()))
     }
 
     /// Identity of the tokenizer.

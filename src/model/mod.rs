@@ -4,6 +4,8 @@
 //! Out: the token ids that the model's engine makes of the same text, or why they cannot be known. It knows no host, reads
 //! no clock, and nothing in a package or in a text makes it panic or take more than its [`TextLimits`] allow.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 mod loaded;
 mod models;
 mod package;

@@ -85,7 +85,7 @@ impl Package {
                 .collect(),
         }
         .encode_to_vec();
-        let length = HEADER_BYTES + self.artifact.len() + settings.len();
+        let length = HEADER_BYTES.saturating_add(self.artifact.len()).saturating_add(settings.len());
         let (Ok(artifact_bytes), Ok(settings_bytes)) =
             (u32::try_from(self.artifact.len()), u32::try_from(settings.len()))
         else {
@@ -124,7 +124,7 @@ impl Package {
         }
         let [artifact, settings] = [artifact, settings].map(|length| u32::from_le_bytes(length) as usize);
         if artifact.checked_add(settings) != Some(bytes.len()) || settings > MAX_SETTINGS_BYTES {
-            return Err(InvalidPackage::Length { found: HEADER_BYTES + bytes.len() });
+            return Err(InvalidPackage::Length { found: bytes.len().saturating_add(HEADER_BYTES) });
         }
         let settings = v1::ModelSettings::decode(bytes.get(artifact..).unwrap_or_default())
             .map_err(|_| InvalidPackage::Settings)?;
@@ -199,7 +199,7 @@ impl Assembly {
             }
             _ => self.bytes.extend_from_slice(&part.contents),
         }
-        self.next_part += 1;
+        self.next_part = self.next_part.saturating_add(1);
         Ok(())
     }
 

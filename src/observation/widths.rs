@@ -62,10 +62,10 @@ impl Stored {
 
 impl Counted {
     fn into_uniform(self) -> Vec<Observation> {
-        let mut from = 0;
+        let mut from = 0_usize;
         let mut pieces = Vec::new();
         for keys in self.keys.chunk_by(alike) {
-            let its_counts = from..from + keys.len();
+            let its_counts = from..from.saturating_add(keys.len());
             from = its_counts.end;
             if !are_uniform(keys.iter()) {
                 continue;

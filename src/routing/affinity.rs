@@ -103,7 +103,8 @@ pub fn prompt_hash(chain: &RequestChain, of: AffinitySeed) -> Option<u64> {
 
 /// Keys with their length before each.
 fn entries(blocks: &[ChainBlock]) -> Vec<u8> {
-    let mut entries = Vec::with_capacity(blocks.iter().map(|block| size_of::<u32>() + block.key.width()).sum());
+    let mut entries =
+        Vec::with_capacity(blocks.iter().map(|block| block.key.width().saturating_add(size_of::<u32>())).sum());
     for ChainBlock { key, .. } in blocks {
         entries.extend_from_slice(&u32::try_from(key.width()).unwrap_or(u32::MAX).to_be_bytes());
         key.write_to(&mut entries);
@@ -121,6 +122,6 @@ fn add_hashes(seed: &mut Sha256, hashes: &[u64]) {
             let wide = u128::from(size_of::<u64>() as u64) << u64::BITS | u128::from(*hash);
             entry.copy_from_slice(wide.to_be_bytes().last_chunk::<ENTRY>().unwrap_or(&[0; ENTRY]));
         }
-        seed.update(piece.get(..some.len() * ENTRY).unwrap_or_default());
+        seed.update(piece.get(..some.len().saturating_mul(ENTRY)).unwrap_or_default());
     }
 }

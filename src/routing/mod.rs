@@ -4,6 +4,8 @@
 //! [`prefix_match`], and where nothing matches [`tenant_hot`], [`unknown`] and [`affinity`]. [`policy`] has what an operator
 //! may set, [`score`] the formulas, [`reason`] the codes.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
 pub mod affinity;
 pub mod decision;
 pub mod lookup;

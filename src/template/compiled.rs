@@ -193,7 +193,7 @@ impl ChatTemplate {
         let whole = text.len();
         for variant in media::variants(chat, media)? {
             let known = media::common(&text, &self.render_plain(&variant, clock)?).len();
-            text.truncate(known);
+            text = text.get(..known).unwrap_or_default().to_owned();
         }
         if text.len() == whole {
             return Err(RenderError::refused("the template writes nothing at the place of the media"));

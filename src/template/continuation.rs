@@ -51,7 +51,7 @@ impl Continuation {
     }
 
     /// The prompt up to the tag.
-    pub(super) fn cut(&self, mut rendered: String) -> Result<String, RenderError> {
+    pub(super) fn cut(&self, rendered: String) -> Result<String, RenderError> {
         let tag = TAG.trim_end();
         if !rendered.contains(strip_both(&self.text)) {
             return Err(RenderError::refused("the template does not write the message that is to be continued"));
@@ -59,13 +59,9 @@ impl Continuation {
         let Some(at) = rendered.rfind(tag) else {
             return Err(RenderError::refused("the template does not write the end of the message to be continued"));
         };
-        let kept_blank = rendered.get(at..).is_some_and(|rest| rest.starts_with(TAG));
-        rendered.truncate(at);
-        if !kept_blank {
-            let stripped = strip_end(&rendered).len();
-            rendered.truncate(stripped);
-        }
-        Ok(rendered)
+        let (before, from_tag) = rendered.split_at_checked(at).unwrap_or((&rendered, ""));
+        let kept_blank = from_tag.starts_with(TAG);
+        Ok(if kept_blank { before } else { strip_end(before) }.to_owned())
     }
 }
 

@@ -70,8 +70,9 @@ impl Draft {
     /// What the template gets.
     pub fn into_chat(self, template: &ChatTemplate) -> Result<Chat, InvalidChat> {
         let mut chat = Chat::new(Vec::new());
+        let mut left = MAX_VALUES;
         for (index, given) in self.messages.iter().enumerate() {
-            let (message, media) = message(given, index, template.content_format(), self.origin)?;
+            let (message, media) = message(given, index, template.content_format(), self.origin, &mut left)?;
             if let (None, Some(part)) = (chat.media, media) {
                 chat.media = Some(Media { message: index, part });
             }
@@ -183,7 +184,7 @@ fn is_unset(value: &Value) -> bool {
 
 /// The body, which must be an object.
 pub(super) fn object(body: &[u8]) -> Result<Value, InvalidChat> {
-    let body = parse_json_of(body, MAX_VALUES).map_err(InvalidChat::Json)?;
+    let body = parse_json_of(body, &mut { MAX_VALUES }).map_err(InvalidChat::Json)?;
     if body.kind() == ValueKind::Map { Ok(body) } else { Err(invalid("the body", "an object")) }
 }
 

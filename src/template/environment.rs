@@ -36,6 +36,7 @@ pub(super) fn environment(limits: Limits) -> Environment<'static> {
         None => text_of(state, value).map(Value::from),
     });
     environment.add_filter("join", join);
+    environment.add_filter("format", methods::format);
     environment.add_filter("trim", methods::trim);
     environment.add_filter("indent", methods::indent);
     environment.add_filter("escape", escape);

@@ -21,8 +21,8 @@ const UNPAIRED: &str = "a pair of surrogates";
 const TOO_DEEP: &str = "less nesting";
 const TOO_LARGE: &str = "a number of at most 38 digits";
 const TOO_MANY: &str = "fewer values";
-/// The most values, keys not counted, that a request's body or a tool call's arguments may have: what agents with long
-/// histories and many tools send has a few thousand, and each takes some microseconds from the VM.
+/// The most values, keys not counted, that a request's body may have, and as many again the arguments of all its tool calls:
+/// what agents with long histories and many tools send has a few thousand, and each takes some microseconds from the VM.
 pub(super) const MAX_VALUES: usize = 32_768;
 
 /// Text that is not JSON, or not JSON that can be handled.
@@ -49,15 +49,17 @@ struct Reader<'a> {
 ///
 /// The bytes are not UTF-8 or not JSON; see the module's description.
 pub fn parse_json(bytes: &[u8]) -> Result<Value, InvalidJson> {
-    parse_json_of(bytes, usize::MAX)
+    parse_json_of(bytes, &mut { usize::MAX })
 }
 
-/// The same of at most `most` values.
-pub(super) fn parse_json_of(bytes: &[u8], most: usize) -> Result<Value, InvalidJson> {
+/// The same of at most `left` values, which become fewer by those that were read.
+pub(super) fn parse_json_of(bytes: &[u8], left: &mut usize) -> Result<Value, InvalidJson> {
     let text =
         std::str::from_utf8(bytes).map_err(|error| InvalidJson { at: error.valid_up_to(), expected: "UTF-8" })?;
-    let mut reader = Reader { text, at: 0, unescaped: String::new(), left: most };
-    let value = reader.value(0)?;
+    let mut reader = Reader { text, at: 0, unescaped: String::new(), left: *left };
+    let value = reader.value(0);
+    *left = reader.left;
+    let value = value?;
     reader.skip_space();
     if reader.at < text.len() {
         return Err(reader.invalid("the end"));
@@ -381,8 +383,8 @@ mod tests {
     #[test]
     fn the_number_of_values_is_bounded() {
         let of = |values: usize| format!("[{}]", vec!["{}"; values - 1].join(","));
-        assert!(parse_json_of(of(100).as_bytes(), 100).is_ok());
-        let refused = parse_json_of(of(101).as_bytes(), 100).unwrap_err();
+        assert!(parse_json_of(of(100).as_bytes(), &mut 100).is_ok());
+        let refused = parse_json_of(of(101).as_bytes(), &mut 100).unwrap_err();
         assert!(refused.is_too_many(), "{refused}");
         assert!(parse_json(of(100_000).as_bytes()).is_ok(), "a file may have as many as it likes");
     }

@@ -15,7 +15,7 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::chat::{entries, field};
-use super::json::{MAX_VALUES, parse_json_of};
+use super::json::parse_json_of;
 use super::{ContentFormat, InvalidChat};
 
 /// Types of parts that are text, each with the field that has it.
@@ -86,12 +86,14 @@ enum Part {
     Media(&'static str, Vec<(Value, Value)>),
 }
 
-/// The message, and where its first part is that is not text: a position in the content as the template gets it.
+/// The message, and where its first part is that is not text: a position in the content as the template gets it. `left` is
+/// how many values the arguments of all messages' calls may still have.
 pub(super) fn message(
     given: &Value,
     index: usize,
     format: ContentFormat,
     origin: Origin,
+    left: &mut usize,
 ) -> Result<(Value, Option<usize>), InvalidChat> {
     let role = field(given, "role").filter(|role| role.kind() == ValueKind::String);
     let role = role.ok_or_else(|| in_message(index, "role", "a string"))?;
@@ -100,7 +102,7 @@ pub(super) fn message(
     let mut fields = vec![("role", role.clone()), ("content", content(&parts, &role, format))];
     match role.as_str() {
         Some("assistant") => {
-            fields.extend(tool_calls(given, index, origin)?.map(|calls| ("tool_calls", calls)));
+            fields.extend(tool_calls(given, index, origin, left)?.map(|calls| ("tool_calls", calls)));
             if let Some(reasoning) = field(given, "reasoning").or_else(|| field(given, "reasoning_content")) {
                 if reasoning.kind() != ValueKind::String {
                     return Err(in_message(index, "reasoning", "a string"));
@@ -165,7 +167,7 @@ fn content(parts: &[Part], role: &Value, format: ContentFormat) -> Value {
 }
 
 /// The tool calls; nothing if there are none.
-fn tool_calls(given: &Value, index: usize, origin: Origin) -> Result<Option<Value>, InvalidChat> {
+fn tool_calls(given: &Value, index: usize, origin: Origin, left: &mut usize) -> Result<Option<Value>, InvalidChat> {
     let Some(calls) = field(given, "tool_calls") else { return Ok(None) };
     let malformed = || in_message(index, "tool_calls", "a list of objects with a function");
     if calls.kind() != ValueKind::Seq {
@@ -177,7 +179,7 @@ fn tool_calls(given: &Value, index: usize, origin: Origin) -> Result<Option<Valu
             return Err(in_message(index, "tool_calls", "calls of the type \"function\""));
         }
         let function = field(&call, "function").filter(|function| function.kind() == ValueKind::Map);
-        let function = with_arguments(&function.ok_or_else(malformed)?, origin)
+        let function = with_arguments(&function.ok_or_else(malformed)?, origin, left)
             .map_err(|allowed| in_message(index, "tool_calls", allowed))?;
         ordered.push(first(&["id", "function", "type"], &call, [("function", function)]));
     }
@@ -185,10 +187,10 @@ fn tool_calls(given: &Value, index: usize, origin: Origin) -> Result<Option<Valu
 }
 
 /// Arguments that are text are parsed.
-fn with_arguments(function: &Value, origin: Origin) -> Result<Value, &'static str> {
+fn with_arguments(function: &Value, origin: Origin, left: &mut usize) -> Result<Value, &'static str> {
     let parsed = match field(function, "arguments") {
         Some(given) => match given.as_str() {
-            Some(text) => match parse_json_of(text.as_bytes(), MAX_VALUES) {
+            Some(text) => match parse_json_of(text.as_bytes(), left) {
                 Err(error) if error.is_for_python(text) => return Err("calls whose arguments can be read here"),
                 parsed => parsed.ok(),
             },

@@ -3,11 +3,12 @@
 //! `minijinja-contrib` has most; the ones here differ from Python there, or are missing. A method that neither has is an
 //! error, and so is one that changes its object (`append`, `update`, `pop`), which the sandbox of `transformers` refuses.
 
-use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-/// The widest field that `str.format` may pad to: the engine would allocate any width at once.
+/// The widest field that a format may ask for: the engine would allocate any width at once, and panics at a precision of
+/// more than 16 bits.
 const MAX_FIELD_DIGITS: usize = 3;
 
 /// How wide an indentation may be.
@@ -43,11 +44,17 @@ pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
             let (suffix,): (&str,) = from_args(args)?;
             Ok(Value::from(text.strip_suffix(suffix).unwrap_or(text)))
         }
-        "format" if has_wide_field(text) => {
-            Err(Error::new(ErrorKind::InvalidOperation, "format: a field may be at most 999 wide and not computed"))
-        }
+        "format" if has_wide_field(text) => Err(too_wide()),
         "join" => join(state, text, args),
         _ => unknown_method_callback(state, value, method, args),
+    }
+}
+
+/// The `format` filter.
+pub(super) fn format(state: &mut State, text: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    match text.as_str() {
+        Some(text) if has_wide_conversion(text) => Err(too_wide()),
+        _ => minijinja::filters::format(state, text, args),
     }
 }
 
@@ -194,6 +201,27 @@ fn is_space(character: char) -> bool {
 
 fn is_line_break(character: char) -> bool {
     matches!(character, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+fn too_wide() -> Error {
+    Error::new(ErrorKind::InvalidOperation, "format: a field may be at most 999 wide and not computed")
+}
+
+/// The same of a format for `%`.
+fn has_wide_conversion(format: &str) -> bool {
+    let is_of_specification = |character: &char| matches!(character, '0'..='9' | '.' | '*' | '#' | '-' | '+' | ' ');
+    let is_wide = |specification: &str| {
+        let mut digits = 0;
+        specification.chars().take_while(is_of_specification).any(|character| {
+            digits = if character.is_ascii_digit() { digits + 1 } else { 0 };
+            digits > MAX_FIELD_DIGITS || character == '*'
+        })
+    };
+    // A conversion may begin with a key in parentheses, which may hold some: each may be the last.
+    let mut conversions = format.split('%').skip(1);
+    conversions.any(|conversion| {
+        is_wide(conversion) || (conversion.starts_with('(') && conversion.split(')').skip(1).any(is_wide))
+    })
 }
 
 /// Whether a format string has a width or precision of four digits or more, or one that is itself a field.

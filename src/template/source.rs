@@ -15,7 +15,7 @@
 //! (`a|f|f|f…`, `x.y.y.y…`), the brackets, blocks and `elif` branches that are open, and the expressions that put values
 //! into containers. Each bound is at least twice what the most complicated of 74 templates of real models needs.
 
-use minijinja::machinery::ast::{CallType, Expr, Stmt};
+use minijinja::machinery::ast::{CallArg, CallType, Expr, Stmt};
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 
@@ -186,11 +186,14 @@ pub(super) fn prepare(source: &str, syntax: &SyntaxConfig) -> Result<String, Inv
     Ok(apply(source, &edits))
 }
 
-/// Refuses a template that could nest values too deeply; `root` is its tree.
+/// Refuses a template that could nest values too deeply, or has the engine divide by zero; `root` is its tree.
 pub(super) fn check_shape(root: &Stmt<'_>) -> Result<(), InvalidTemplate> {
     let (mut literals, mut views) = (0, 0);
     for node in nodes(root) {
         let Node::Expression(expression) = node else { continue };
+        if may_cycle_through_nothing(expression) {
+            return Err(InvalidTemplate::new("cycle() has nothing to go through"));
+        }
         match expression {
             Expr::List(_) | Expr::Tuple(_) | Expr::Map(_) if expression.as_const().is_none() => literals += 1,
             Expr::Call(call) if matches!(call.identify_call(), CallType::Function("dict" | "namespace")) => {
@@ -212,6 +215,13 @@ pub(super) fn check_shape(root: &Stmt<'_>) -> Result<(), InvalidTemplate> {
         )));
     }
     Ok(())
+}
+
+/// The engine panics at such a call of a loop's method.
+fn may_cycle_through_nothing(expression: &Expr<'_>) -> bool {
+    let Expr::Call(call) = expression else { return false };
+    matches!(call.identify_call(), CallType::Method(_, "cycle"))
+        && !call.args.iter().any(|arg| matches!(arg, CallArg::Pos(_)))
 }
 
 const OPEN: &str = " (";

@@ -71,10 +71,7 @@ fn without_open_character(text: Cow<'_, str>) -> Cow<'_, str> {
     let end = text.rfind(|character| canonical_combining_class(character) == 0).unwrap_or(0);
     match text {
         Cow::Borrowed(text) => Cow::Borrowed(text.get(..end).unwrap_or_default()),
-        Cow::Owned(mut text) => {
-            text.truncate(end);
-            Cow::Owned(text)
-        }
+        Cow::Owned(text) => Cow::Owned(text.get(..end).unwrap_or_default().to_owned()),
     }
 }
 

@@ -62,7 +62,7 @@ pub fn huge_outputs_end() {
         ("{% for a in range(9999) %}{{ 'x' * 1000 }}{% endfor %}", End::TooLong),
         ("{% for a in range(9999) %}{{ 'x' * 100000 }}{% endfor %}", End::TooLong),
         ("{{ 'x' * 99999999 }}", End::OutOfFuel),
-        ("{{ '%099999999d' | format(3) }}", End::OutOfFuel),
+        ("{{ '%099999999d' | format(3) }}", End::Refused),
         ("{{ '{:>99999999}'.format(3) }}", End::Refused),
         ("{{ '{:{}}'.format(3, 99999999) }}", End::Refused),
         ("{{ '{:.99999999f}'.format(3.5) }}", End::Refused),

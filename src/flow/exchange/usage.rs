@@ -13,7 +13,7 @@ use memchr::memchr2;
 
 /// What an engine counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
+pub struct Usage {
     /// Tokens of the prompt; as Anthropic means it, without those that were cached.
     prompt_tokens: Option<u64>,
     cached_tokens: Option<u64>,
@@ -24,7 +24,7 @@ pub(super) struct Usage {
 
 /// What a body is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+pub enum Framing {
     /// One JSON text.
     Json,
     /// Server-sent events.
@@ -33,7 +33,7 @@ pub(super) enum Framing {
 
 /// Reads a body.
 #[derive(Clone, Debug)]
-pub(super) struct Scanner {
+pub struct Scanner {
     framing: Framing,
     line: Line,
     json: json::Reader,
@@ -58,18 +58,18 @@ const DATA: &[u8] = b"data:";
 
 impl Usage {
     /// Tokens of the prompt that were cached; none if the engine did not say.
-    pub(super) fn cached_tokens(&self) -> Option<u64> {
+    pub fn cached_tokens(&self) -> Option<u64> {
         self.cached_tokens.or(self.cache_read_tokens)
     }
 
     /// Tokens of the prompt; none if the engine did not say. A prompt without any is what vLLM writes before it has counted.
-    pub(super) fn prompt_tokens(&self) -> Option<u64> {
+    pub fn prompt_tokens(&self) -> Option<u64> {
         self.prompt_tokens.filter(|tokens| *tokens > 0)
     }
 
     /// Whether the prompt can have had `tokens` tokens: where cached ones are told apart, the others may be all that count
     /// as the prompt's.
-    pub(super) fn agrees_with(&self, tokens: u64) -> bool {
+    pub fn agrees_with(&self, tokens: u64) -> bool {
         let apart = self.cache_read_tokens.unwrap_or(0).saturating_add(self.cache_creation_tokens.unwrap_or(0));
         self.prompt_tokens().is_none_or(|prompt| prompt == tokens || prompt.saturating_add(apart) == tokens)
     }
@@ -79,12 +79,12 @@ impl Usage {
 
 impl Scanner {
     /// Before the first byte of a body.
-    pub(super) fn new(framing: Framing) -> Scanner {
+    pub fn new(framing: Framing) -> Scanner {
         Scanner { framing, line: Line::Start(0), json: json::Reader::default(), usage: Usage::default() }
     }
 
     /// Reads on.
-    pub(super) fn read(&mut self, piece: &[u8]) {
+    pub fn read(&mut self, piece: &[u8]) {
         match self.framing {
             Framing::Json => self.json.read(piece, &mut self.usage),
             Framing::Events => self.read_events(piece),
@@ -92,7 +92,7 @@ impl Scanner {
     }
 
     /// What was found so far.
-    pub(super) fn usage(&self) -> Usage {
+    pub fn usage(&self) -> Usage {
         self.usage
     }
 

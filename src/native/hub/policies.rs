@@ -22,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use xxhash_rust::xxh3::xxh3_64;
 
-use self::file::{NamedPolicy, is_policy_file, read_file};
+use self::file::is_policy_file;
+pub use self::file::{NamedPolicy, read_file};
 use crate::routing::policy::Policy;
 
 /// The largest file, in bytes.

@@ -309,7 +309,7 @@ impl Key {
     fn push(&mut self, text: &[u8]) {
         let end = self.length.saturating_add(text.len());
         if let Some(room) = self.bytes.get_mut(self.length..end) {
-            room.copy_from_slice(text);
+            room.iter_mut().zip(text).for_each(|(room, byte)| *room = *byte);
         }
         self.length = end;
     }

@@ -50,7 +50,7 @@ fn what_to_do_is_said_of_every_reason_code_and_detail() {
         ReasonCode::ALL.iter().any(|code| code.as_str() == *name)
             || Detail::ALL.iter().any(|detail| detail.as_str() == *name)
     };
-    assert_eq!(table.iter().filter(|name| !is_one(*name)).collect::<Vec<_>>(), Vec::<&&str>::new(), "there is no such");
+    assert_eq!(table.iter().filter(|name| !is_one(name)).collect::<Vec<_>>(), Vec::<&&str>::new(), "there is no such");
 }
 
 /// Headers in backquotes, where `-b` after `x-inferencecache-a` is `x-inferencecache-b`.

@@ -87,7 +87,7 @@ impl Blocks {
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.held.len() == 0
+        self.held.is_empty()
     }
 
     /// Engine keys, at least one for each block.

@@ -42,6 +42,11 @@ impl<K: ShardKey, V> Sharded<K, V> {
         self.len
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// The value of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.shards.get(place(key.spread()))?.get(key)

@@ -14,6 +14,7 @@ use crate::flow::exchange::Notices;
 use crate::flow::metrics;
 use crate::flow::node::Node;
 use crate::host::{Host, HttpHost, Level, StreamToken};
+use crate::wire;
 
 /// A root context.
 pub struct Root {
@@ -58,7 +59,9 @@ impl Root {
 
 impl Context for Root {
     fn on_grpc_stream_message(&mut self, token_id: u32, message_size: usize) {
-        let Some(message) = ProxyHost.buffer(Buffer::GrpcMessage, message_size) else { return };
+        // What is larger than any message may be is not read: no message of no bytes is a valid one.
+        let size = if message_size > wire::MAX_MESSAGE_BYTES { 0 } else { message_size };
+        let Some(message) = ProxyHost.buffer(Buffer::GrpcMessage, size) else { return };
         self.with_node(|node, config| node.on_stream_message(&ProxyHost, StreamToken(token_id), &message, config));
     }
 

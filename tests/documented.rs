@@ -159,7 +159,8 @@ fn tests_in(folder: &str) -> BTreeSet<String> {
             if let (true, Some(name)) = (is_test, name) {
                 all.insert(format!("{}::{name}", file.to_str().unwrap()));
             }
-            is_test = line.starts_with("#[tokio::test") || line.starts_with("#[test]") || (is_test && line.starts_with('#'));
+            is_test =
+                line.starts_with("#[tokio::test") || line.starts_with("#[test]") || (is_test && line.starts_with('#'));
         }
     }
     all

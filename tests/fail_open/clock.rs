@@ -26,9 +26,12 @@ impl Clocks {
         fs::create_dir_all(&folder).unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/clock.c");
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-        let built =
-            Command::new(compiler).args(["-shared", "-fPIC", "-O2", "-o"]).arg(folder.join("clock.so")).arg(source);
-        assert!(built.status().unwrap().success(), "the C compiler that Rust links with is needed");
+        let built = Command::new(compiler)
+            .args(["-shared", "-fPIC", "-O2", "-o"])
+            .arg(folder.join("clock.so"))
+            .arg(source)
+            .status();
+        assert!(built.unwrap().success(), "the C compiler that Rust links with is needed");
         Clocks(folder)
     }
 

@@ -74,7 +74,8 @@ fn router(place: usize) -> Router {
 fn echo(place: usize, uri: &Uri, headers: &HeaderMap) -> Response {
     let id = ("x-engine-id", format!("engine-{place}"));
     if uri.path() == REDIRECTS {
-        return (StatusCode::FOUND, [id, ("location", LANDED.to_owned())]).into_response();
+        let host = headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
+        return (StatusCode::FOUND, [id, ("location", format!("http://{host}{LANDED}"))]).into_response();
     }
     let pairs: Vec<[String; 2]> = headers
         .iter()

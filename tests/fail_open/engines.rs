@@ -2,9 +2,8 @@
 
 use std::time::Instant;
 
-use hyper::Request;
 use hyper::header::CONTENT_TYPE;
-use warmroute::native::load::client::Answer;
+use hyper::{Method, Request};
 
 use crate::load::{BOUND, Load};
 use crate::pool::*;
@@ -25,19 +24,20 @@ async fn every_replica_down() {
     }
     for tenant in &TENANTS {
         for _ in 0..REQUESTS {
-            let [filtered, plain] = [world.stack.envoy_url(), world.stack.plain_url()].map(|base| async {
-                let head = Request::post("").header("x-tenant", tenant.id).header(CONTENT_TYPE, "application/json");
+            let stack = &world.stack;
+            let [filtered, plain] = [world.stack.envoy_url(), world.stack.plain_url()].map(|base| async move {
+                let head = Request::builder()
+                    .method(Method::POST)
+                    .header("x-tenant", tenant.id)
+                    .header(CONTENT_TYPE, "application/json");
                 let url = format!("{base}{UNSERVED}");
                 let started = Instant::now();
-                let answer = world.stack.client.request(&url, head, body(&tenant.held()).into()).await.unwrap();
+                let answer = stack.client.request(&url, head, body(&tenant.held()).into()).await.unwrap();
                 assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
                 answer
             });
             let (filtered, plain) = (filtered.await, plain.await);
-            let seen =
-                |answer: &Answer| (answer.status.as_u16(), answer.text(), answer.header("x-engine-id").to_owned());
-            assert_eq!(filtered.status, 503);
-            assert_eq!(seen(&filtered).0, seen(&plain).0);
+            assert_eq!((filtered.status.as_u16(), plain.status.as_u16()), (503, 503));
             assert_ne!(filtered.header("x-inferencecache-reason-code"), "");
         }
     }

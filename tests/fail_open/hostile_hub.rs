@@ -252,7 +252,7 @@ async fn hub_never_ending() {
                 let tenant = TENANTS[next as usize % TENANTS.len()].id;
                 facts.push(scope_of(next, tenant, "another", &format!("adapter-{next}")));
                 facts.push(replica_up(next, &format!("replica-{next}"), "127.0.0.1:1", "another"));
-                facts.push(stored(next, next, &crate::pool::tokens(next, 320)));
+                facts.push(stored(next, next, &crate::pool::tokens(next % 40_000, 320)));
                 facts.push(complete(next));
             }
             if !stream.say(&if is_reset { hub.chunk(facts) } else { hub.delta(facts) }).await {

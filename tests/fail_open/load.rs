@@ -17,10 +17,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use hyper::Request;
 use hyper::header::{CONNECTION, CONTENT_TYPE};
 use hyper::http::request::Builder;
+use hyper::{Method, Request};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -202,7 +201,12 @@ impl Ask {
     }
 
     fn request(&self) -> (Builder, &'static str, String) {
-        let head = || Request::post("").header("x-tenant", self.tenant.id).header(CONTENT_TYPE, "application/json");
+        let head = || {
+            Request::builder()
+                .method(Method::POST)
+                .header("x-tenant", self.tenant.id)
+                .header(CONTENT_TYPE, "application/json")
+        };
         let mut body = json!({
             "model": MODEL, "prompt": self.prompt, "max_tokens": COMPLETION_TOKENS, "return_token_ids": true,
         });
@@ -284,9 +288,4 @@ impl Ask {
         let id = events[0]["id"].as_str().unwrap_or_default();
         Ok(Some((answer.header("x-engine-id").to_owned(), id.to_owned())))
     }
-}
-
-/// A body's bytes as a request has them.
-pub fn bytes(body: &str) -> Bytes {
-    Bytes::copy_from_slice(body.as_bytes())
 }

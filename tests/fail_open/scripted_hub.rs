@@ -176,10 +176,10 @@ impl Speaker {
         self.says(Kind::Heartbeat(v1::Heartbeat {}))
     }
 
-    /// A whole state, in messages of a few hundred facts.
+    /// A whole state, in messages of a few facts.
     pub fn state(&mut self, facts: Vec<Fact>) -> Vec<ObserveResponse> {
         let mut messages = vec![self.reset()];
-        messages.extend(facts.chunks(64).map(|facts| self.chunk(facts.to_vec())));
+        messages.extend(facts.chunks(8).map(|facts| self.chunk(facts.to_vec())));
         messages.push(self.reset_complete(1));
         messages
     }

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::{Ingest, MAX_GENERATIONS};
 use super::unused::UnusedScopes;
+use super::{Ingest, MAX_GENERATIONS};
 use crate::index::Index;
 use crate::index::dictionary::Standing;
 use crate::observation::{Member, Observation, ReplicaSlot};

@@ -5,6 +5,9 @@ MODULE = target/warmroute.wasm
 # A larger module costs every VM compile time and memory: raise the bound knowingly.
 MODULE_MAX_BYTES = 3200000
 
+# The wasm host that drives the module callback by callback: a package of its own, as its engine takes minutes to compile.
+WASM_HOST = --manifest-path tests/support/wasm_host/Cargo.toml --target-dir target/wasm-host
+
 .PHONY: demo test wasm wasm-faults lint bench bench-scale setup
 
 # Two ways of routing on a local Envoy, side by side. `make demo KEEP=1` leaves it running.
@@ -17,6 +20,7 @@ test: wasm wasm-faults
 	cargo test
 	cargo test --bench fingerprint --bench template --bench tokenize --bench index --bench eviction
 	envoy=$$($(TOOLS) envoy) && WARMROUTE_ENVOY=$$envoy cargo test --features native
+	cargo test $(WASM_HOST)
 	cargo test --features kubernetes --lib --test kubernetes pod
 	cargo test --target wasm32-unknown-unknown --test wasm_core --test templates --test template_bounds --test tokenizers --test text_bounds --test demo_models
 	envoy=$$($(TOOLS) envoy 1.36.4) && WARMROUTE_ENVOY=$$envoy cargo test --features native --test envoy_config --test e2e
@@ -37,6 +41,7 @@ lint: setup
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --features native --all-targets -- -D warnings
 	cargo clippy --features kubernetes --lib --test kubernetes -- -D warnings
+	cargo clippy $(WASM_HOST) --all-targets -- -D warnings
 	cargo clippy --features filter --target wasm32-unknown-unknown -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features native
 	python3 tests/golden/generate.py --check

@@ -1,6 +1,10 @@
-//! What the pages name exists, and what exists is on a page: settings of the plugin, metrics of the filter, tests of faults.
+//! What the pages name exists, and what exists is on a page: settings of the plugin, metrics of the filter, reason codes,
+//! details, headers, targets of make, tests of faults.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test says so by panicking, helpers included")]
+
+#[path = "documented/words.rs"]
+mod words;
 
 use std::collections::BTreeSet;
 use std::path::Path;

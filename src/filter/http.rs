@@ -3,14 +3,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use proxy_wasm::traits::{Context, HttpContext};
-use proxy_wasm::types::Action;
-
 use super::proxy_host::ProxyHost;
 use super::root::Plugin;
 use crate::flow::exchange::{Exchange, Next, Notices, Router};
 
-/// A request.
+/// A request. By default that of a filter without configuration.
+#[derive(Default)]
 pub struct Http {
     plugin: Option<Rc<Plugin>>,
     notices: Rc<RefCell<Notices>>,
@@ -25,15 +23,53 @@ impl Http {
         Http { plugin, notices, exchange: Exchange::default() }
     }
 
-    fn step(&mut self, step: impl FnOnce(&mut Exchange, Option<Router<'_>>) -> Next) -> Action {
+    /// The request's headers.
+    pub fn on_request_headers(&mut self, end_of_stream: bool) -> Next {
+        self.step(|exchange, router| exchange.on_request_headers(&ProxyHost, router, end_of_stream))
+    }
+
+    /// The request's body: while it is held, the `size` bytes that came so far.
+    pub fn on_request_body(&mut self, size: usize, end_of_stream: bool) -> Next {
+        self.step(|exchange, router| exchange.on_request_body(&ProxyHost, router, size, end_of_stream))
+    }
+
+    /// The request's trailers.
+    pub fn on_request_trailers(&mut self) -> Next {
+        self.step(|exchange, router| exchange.on_request_trailers(&ProxyHost, router))
+    }
+
+    /// The response's headers.
+    pub fn on_response_headers(&mut self, end_of_stream: bool) {
+        if let (Some(plugin), Ok(mut notices)) = (&self.plugin, self.notices.try_borrow_mut()) {
+            self.exchange.on_response_headers(&ProxyHost, &plugin.config, &mut notices, end_of_stream);
+        }
+    }
+
+    /// The next `size` bytes of the response's body.
+    pub fn on_response_body(&mut self, size: usize, end_of_stream: bool) {
+        if self.exchange.reads_response()
+            && let Ok(mut notices) = self.notices.try_borrow_mut()
+        {
+            self.exchange.on_response_body(&ProxyHost, &mut notices, size, end_of_stream);
+        }
+    }
+
+    /// The response's trailers.
+    pub fn on_response_trailers(&mut self) {
+        self.end_response(true);
+    }
+
+    /// The end. A response that has not ended by now has been broken off.
+    pub fn on_done(&mut self) {
+        self.end_response(false);
+    }
+
+    fn step(&mut self, step: impl FnOnce(&mut Exchange, Option<Router<'_>>) -> Next) -> Next {
         let mut node = self.plugin.as_ref().and_then(|plugin| plugin.node.try_borrow_mut().ok());
         let mut notices = self.notices.try_borrow_mut().ok();
         let parts = self.plugin.as_ref().zip(node.as_mut()).zip(notices.as_mut());
         let router = parts.map(|((plugin, node), notices)| Router { config: &plugin.config, node, notices });
-        match step(&mut self.exchange, router) {
-            Next::Continue => Action::Continue,
-            Next::Hold => Action::Pause,
-        }
+        step(&mut self.exchange, router)
     }
 
     fn end_response(&mut self, is_whole: bool) {
@@ -42,49 +78,5 @@ impl Http {
         {
             self.exchange.end_response(&ProxyHost, &mut notices, is_whole);
         }
-    }
-}
-
-impl Context for Http {
-    /// A response that has not ended by now has been broken off.
-    fn on_done(&mut self) -> bool {
-        self.end_response(false);
-        true
-    }
-}
-
-impl HttpContext for Http {
-    fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
-        self.step(|exchange, router| exchange.on_request_headers(&ProxyHost, router, end_of_stream))
-    }
-
-    fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
-        self.step(|exchange, router| exchange.on_request_body(&ProxyHost, router, size, end_of_stream))
-    }
-
-    fn on_http_request_trailers(&mut self, _count: usize) -> Action {
-        self.step(|exchange, router| exchange.on_request_trailers(&ProxyHost, router))
-    }
-
-    fn on_http_response_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
-        if let (Some(plugin), Ok(mut notices)) = (&self.plugin, self.notices.try_borrow_mut()) {
-            self.exchange.on_response_headers(&ProxyHost, &plugin.config, &mut notices, end_of_stream);
-        }
-        Action::Continue
-    }
-
-    /// The body goes on in any case, and as it is.
-    fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
-        if self.exchange.reads_response()
-            && let Ok(mut notices) = self.notices.try_borrow_mut()
-        {
-            self.exchange.on_response_body(&ProxyHost, &mut notices, size, end_of_stream);
-        }
-        Action::Continue
-    }
-
-    fn on_http_response_trailers(&mut self, _count: usize) -> Action {
-        self.end_response(true);
-        Action::Continue
     }
 }

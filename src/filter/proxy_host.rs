@@ -1,7 +1,7 @@
 //! The host calls: each once, with the statuses it can get and what follows.
 //!
 //! The functions are declared here and not taken from the SDK, whose wrappers panic on a status that they do not list.
-//! Opening a stream is the exception: the SDK must learn the token to deliver the stream's callbacks.
+//! A pointer that the proxy cannot use, or memory that it cannot get here (`malloc` returned null), is InvalidMemoryAccess.
 //!
 //! | Call | Status other than Ok | What follows |
 //! |---|---|---|
@@ -22,19 +22,13 @@
 //! | `proxy_set_tick_period_milliseconds` | none known | no ticks: this VM neither leads nor follows between requests |
 //! | `proxy_grpc_stream` | ParseFailure, InternalFailure | no stream; tried again after a pause |
 //! | `proxy_grpc_send`, `proxy_grpc_cancel` | NotFound, BadArgument | the stream is gone; its close follows or has been seen |
-//!
-//! The SDK panics if the proxy calls a context that it does not know. Envoy calls `proxy_on_queue_ready` with the number of
-//! the root context that registered the queue, in whatever VM then runs that code on that context's thread: a VM that took
-//! a leader's place there, and gave its number to a request, could be trapped until the next leader registers.
 #![allow(unsafe_code, reason = "the proxy-wasm ABI is a C interface")]
 
 use std::cell::RefCell;
 use std::ptr;
 
-use hashbrown::HashMap;
-use proxy_wasm::hostcalls;
-
 use crate::host::{Cas, Host, HttpHost, Level, QueueToken, SharedValue, SharedWrite, StreamToken, pairs};
+use hashbrown::HashMap;
 
 /// The proxy that runs this module.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,6 +56,7 @@ const GAUGE: u32 = 1;
 const HISTOGRAM: u32 = 2;
 const LOG_INFO: u32 = 2;
 const LOG_WARN: u32 = 3;
+const LOG_CRITICAL: u32 = 5;
 
 #[link(wasm_import_module = "env")]
 unsafe extern "C" {
@@ -108,6 +103,17 @@ unsafe extern "C" {
     fn proxy_record_metric(id: u32, value: u64) -> u32;
     fn proxy_log(level: u32, message: *const u8, size: usize) -> u32;
     fn proxy_set_tick_period_milliseconds(period: u32) -> u32;
+    fn proxy_grpc_stream(
+        service: *const u8,
+        service_size: usize,
+        service_name: *const u8,
+        service_name_size: usize,
+        method_name: *const u8,
+        method_name_size: usize,
+        metadata: *const u8,
+        metadata_size: usize,
+        token: *mut u32,
+    ) -> u32;
     fn proxy_grpc_send(token: u32, message: *const u8, size: usize, end_stream: u32) -> u32;
     fn proxy_grpc_cancel(token: u32) -> u32;
 }
@@ -125,6 +131,11 @@ impl ProxyHost {
         let period_ms = u32::try_from(period_ms).unwrap_or(u32::MAX);
         // SAFETY: no pointers.
         unsafe { proxy_set_tick_period_milliseconds(period_ms) };
+    }
+
+    /// Logs what a panic says of itself.
+    pub fn log_panic(self, message: &str) {
+        log(LOG_CRITICAL, message);
     }
 
     /// The first `size` bytes of a buffer.
@@ -204,8 +215,23 @@ impl Host for ProxyHost {
         method: &str,
         metadata: &[(&str, &str)],
     ) -> Option<StreamToken> {
-        let metadata = metadata.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
-        hostcalls::open_grpc_stream(cluster, service, method, metadata).ok().map(StreamToken)
+        let metadata = pairs::encode(metadata);
+        let mut token = 0;
+        // SAFETY: names, metadata and the out pointer live through the call.
+        let status = unsafe {
+            proxy_grpc_stream(
+                cluster.as_ptr(),
+                cluster.len(),
+                service.as_ptr(),
+                service.len(),
+                method.as_ptr(),
+                method.len(),
+                metadata.as_ptr(),
+                metadata.len(),
+                &mut token,
+            )
+        };
+        (status == OK).then_some(StreamToken(token))
     }
 
     fn send(&self, stream: StreamToken, message: &[u8]) -> bool {
@@ -244,8 +270,7 @@ impl Host for ProxyHost {
             Level::Info => LOG_INFO,
             Level::Warn => LOG_WARN,
         };
-        // SAFETY: the message lives through the call.
-        unsafe { proxy_log(level, message.as_ptr(), message.len()) };
+        log(level, message);
     }
 }
 
@@ -306,9 +331,14 @@ fn received(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Option<Vec<u8
     if data.is_null() || size == 0 {
         return Some(Vec::new());
     }
-    // SAFETY: the host got these `size` bytes from the SDK's allocation function, which makes a boxed slice of exactly
-    // that size, has filled them, and has given up ownership.
+    // SAFETY: the proxy got these `size` bytes from `malloc`, which allocates with exactly that layout, has filled them,
+    // and has given up ownership.
     Some(unsafe { Vec::from_raw_parts(data, size, size) })
+}
+
+fn log(level: u32, message: &str) {
+    // SAFETY: the message lives through the call.
+    unsafe { proxy_log(level, message.as_ptr(), message.len()) };
 }
 
 fn replace_header(map: u32, name: &str, value: &str) {

@@ -3,9 +3,6 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use proxy_wasm::traits::{Context, HttpContext, RootContext};
-use proxy_wasm::types::ContextType;
-
 use super::http::Http;
 use super::proxy_host::{Buffer, ProxyHost};
 use super::vm;
@@ -41,44 +38,33 @@ impl Root {
         Root { context_id, plugin: None, notices: Rc::default(), tick_period_ms: 0 }
     }
 
-    fn tick_every(&mut self, period_ms: u64) {
-        if self.tick_period_ms != period_ms {
-            self.tick_period_ms = period_ms;
-            ProxyHost.set_tick_period(period_ms);
-        }
+    /// A message of `size` bytes on a stream.
+    pub fn on_stream_message(&mut self, stream: StreamToken, size: usize) {
+        // What is larger than any message may be is not read: no bytes are no valid message, so it is refused.
+        let is_allowed = size <= wire::MAX_MESSAGE_BYTES;
+        let message = if is_allowed { ProxyHost.buffer(Buffer::GrpcMessage, size) } else { Some(Vec::new()) };
+        let Some(message) = message else { return };
+        self.with_node(|node, config| node.on_stream_message(&ProxyHost, stream, &message, config));
     }
 
-    fn with_node(&self, act: impl FnOnce(&mut Node, &FilterConfig)) {
-        if let Some(plugin) = &self.plugin
-            && let Ok(mut node) = plugin.node.try_borrow_mut()
-        {
-            act(&mut node, &plugin.config);
-        }
-    }
-}
-
-impl Context for Root {
-    fn on_grpc_stream_message(&mut self, token_id: u32, message_size: usize) {
-        // What is larger than any message may be is not read: no message of no bytes is a valid one.
-        let size = if message_size > wire::MAX_MESSAGE_BYTES { 0 } else { message_size };
-        let Some(message) = ProxyHost.buffer(Buffer::GrpcMessage, size) else { return };
-        self.with_node(|node, config| node.on_stream_message(&ProxyHost, StreamToken(token_id), &message, config));
+    /// The end of a stream, or of one that could not be opened.
+    pub fn on_stream_closed(&mut self, stream: StreamToken) {
+        self.with_node(|node, _| node.on_stream_closed(&ProxyHost, stream));
     }
 
-    fn on_grpc_stream_close(&mut self, token_id: u32, _status_code: u32) {
-        self.with_node(|node, _| node.on_stream_closed(&ProxyHost, StreamToken(token_id)));
-    }
-
-    fn on_done(&mut self) -> bool {
+    /// The root context's end.
+    pub fn on_done(&mut self) {
         self.with_node(|node, _| node.on_done(&ProxyHost, self.context_id));
-        true
     }
-}
 
-impl RootContext for Root {
-    /// Always accepts: refusing would fail the VM. Without a valid configuration the last good one of this VM serves on,
-    /// and without that the filter has nothing to say.
-    fn on_configure(&mut self, size: usize) -> bool {
+    /// The context of a new request.
+    pub fn request(&self) -> Http {
+        Http::new(self.plugin.clone(), Rc::clone(&self.notices))
+    }
+
+    /// A configuration of `size` bytes. It is always accepted: refusing would fail the VM. Without a valid one the last
+    /// good one of this VM serves on, and without that the filter has nothing to say.
+    pub fn on_configure(&mut self, size: usize) {
         let root_id = ProxyHost.property(&["plugin_root_id"]).unwrap_or_default();
         let json = ProxyHost.buffer(Buffer::PluginConfiguration, size).unwrap_or_default();
         let config = match FilterConfig::from_json(&json) {
@@ -99,10 +85,10 @@ impl RootContext for Root {
             let node = vm::node(&config.domain());
             Rc::new(Plugin { config, node })
         });
-        true
     }
 
-    fn on_tick(&mut self) {
+    /// The time to do what is due.
+    pub fn on_tick(&mut self) {
         let mut period_ms = self.tick_period_ms;
         self.with_node(|node, config| {
             node.tick(&ProxyHost, self.context_id, config);
@@ -111,14 +97,18 @@ impl RootContext for Root {
         self.tick_every(period_ms);
     }
 
-    /// Nothing to do now: the leader looks into its queue in its tick.
-    fn on_queue_ready(&mut self, _queue_id: u32) {}
-
-    fn get_type(&self) -> Option<ContextType> {
-        Some(ContextType::HttpContext)
+    fn tick_every(&mut self, period_ms: u64) {
+        if self.tick_period_ms != period_ms {
+            self.tick_period_ms = period_ms;
+            ProxyHost.set_tick_period(period_ms);
+        }
     }
 
-    fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Http::new(self.plugin.clone(), Rc::clone(&self.notices))))
+    fn with_node(&self, act: impl FnOnce(&mut Node, &FilterConfig)) {
+        if let Some(plugin) = &self.plugin
+            && let Ok(mut node) = plugin.node.try_borrow_mut()
+        {
+            act(&mut node, &plugin.config);
+        }
     }
 }

@@ -20,6 +20,21 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     Some(pairs)
 }
 
+/// The encoding of some pairs.
+pub fn encode(pairs: &[(&str, &str)]) -> Vec<u8> {
+    let u32_of = |length: usize| u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes();
+    let mut bytes = u32_of(pairs.len()).to_vec();
+    for (name, value) in pairs {
+        bytes.extend(u32_of(name.len()));
+        bytes.extend(u32_of(value.len()));
+    }
+    for text in pairs.iter().flat_map(|(name, value)| [name, value]) {
+        bytes.extend(text.as_bytes());
+        bytes.push(0);
+    }
+    bytes
+}
+
 fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
     let (taken, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
@@ -36,25 +51,18 @@ fn take_string<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
 mod tests {
     use super::*;
 
-    fn encode(pairs: &[(&str, &str)]) -> Vec<u8> {
-        let mut bytes = (pairs.len() as u32).to_le_bytes().to_vec();
-        for (name, value) in pairs {
-            bytes.extend((name.len() as u32).to_le_bytes());
-            bytes.extend((value.len() as u32).to_le_bytes());
-        }
-        for text in pairs.iter().flat_map(|(name, value)| [name, value]) {
-            bytes.extend(text.as_bytes());
-            bytes.push(0);
-        }
-        bytes
-    }
-
     #[test]
     fn pairs_are_read_in_order() {
         let bytes = encode(&[(":method", "POST"), ("X-Empty", ""), ("a", "b")]);
         let expected = [(":method", "POST"), ("x-empty", ""), ("a", "b")];
         assert_eq!(decode(&bytes), Some(expected.map(|(name, value)| (name.into(), value.into())).to_vec()));
         assert_eq!(decode(&encode(&[])), Some(vec![]));
+    }
+
+    #[test]
+    fn pairs_are_written_as_the_abi_has_them() {
+        let bytes = b"\x01\0\0\0\x04\0\0\0\x05\0\0\0name\0value\0";
+        assert_eq!(encode(&[("name", "value")]), bytes);
     }
 
     #[test]

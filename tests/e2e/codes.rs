@@ -26,6 +26,8 @@ use warmroute::request::MAX_TOKENS;
 use crate::pool::*;
 use seen::{Case, Seen};
 
+/// A path whose bodies the filter reads and no engine does.
+const UNSERVED: &str = "/probe/completions";
 const SECOND_MODEL: &str = "second";
 const THIRD_MODEL: &str = "third";
 /// A tenant with the CachePolicy's defaults: affinity is on.
@@ -48,6 +50,7 @@ fn pool(options: &mut StackOptions) {
     options.engine.loras = ["sql", "chat", "both"].map(str::to_owned).to_vec();
     options.plugin["tenant"] = json!({ "header": "x-tenant" });
     options.plugin["stale_after_ms"] = json!(4_000);
+    options.plugin["paths"] = json!(["/v1/completions", UNSERVED]);
     options.plugin["models"] = json!([
         { "model_id": MODEL, "adapters": ["chat"] },
         { "model_id": SECOND_MODEL },
@@ -73,6 +76,7 @@ fn pool(options: &mut StackOptions) {
 
 async fn of_requests_and_decisions(seen: &mut Seen) {
     let stack = stack(pool).await;
+    heard(&stack, MODEL, UNSERVED).await;
     let whole = body(&tokens(1, 160));
     seen.expect(&stack, vec![Case::new("nothing is known", of("default"), whole, ("NO_HINT", "cold"))]).await;
     seen.expect(&stack, requests()).await;

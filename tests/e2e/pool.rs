@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use serde_norway::Value as Yaml;
 use warmroute::config::FilterConfig;
 use warmroute::fingerprint::{BlockSize, prefix_hashes};
-use warmroute::native::load::client::{Answer, Completion, Prompt};
+use warmroute::native::load::client::{Answer, Client, Completion, Prompt};
 use warmroute::native::load::envoy_config::{self, MODEL};
 use warmroute::native::load::programs::Programs;
 use warmroute::native::load::stack::{Stack, StackOptions, eventually};
@@ -107,6 +107,25 @@ pub fn probe_head_for(model: &str, prompt: &[u32]) -> hyper::http::request::Buil
 /// Sends a request through Envoy.
 pub async fn send(stack: &Stack, head: hyper::http::request::Builder, path: &str, body: impl Into<Bytes>) -> Answer {
     stack.client.request(&format!("{}{path}", stack.envoy_url()), head, body.into()).await.unwrap()
+}
+
+/// Waits until every worker has the hub's whole state: a text for this model, which has no tokenizer, is then refused as
+/// that, and before it as everything is. A connection is one worker's, whichever the kernel picks. No engine computes it
+/// if `path` is one that they do not know.
+pub async fn heard(stack: &Stack, model: &str, path: &str) {
+    const IN_A_ROW: usize = 8;
+    let url = format!("{}{path}", stack.envoy_url());
+    let all = eventually(SOON * 5, async || {
+        for _ in 0..IN_A_ROW {
+            let head = Request::builder().method(Method::POST).header("content-type", "application/json");
+            let text = json!({ "model": model, "prompt": "hello" }).to_string();
+            if decided(&Client::default().request(&url, head, text.into()).await.unwrap()).detail != "no_tokenizer" {
+                return false;
+            }
+        }
+        true
+    });
+    assert!(all.await, "{}", stack.envoy.log_tail());
 }
 
 /// The decision that a response repeats.

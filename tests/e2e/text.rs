@@ -57,6 +57,10 @@ pub async fn text_stack(change: impl FnOnce(&mut StackOptions)) -> Stack {
 /// connection is one worker's, whichever the kernel picks.
 pub async fn loaded(stack: &Stack, models: &[&str]) {
     const IN_A_ROW: usize = 16;
+    let announced = eventually(SOON * 20, async || {
+        stack.metrics().await.unwrap().sum("warmroute_models_announced", &[]) >= models.len() as f64
+    });
+    assert!(announced.await, "{}", stack.envoy.log_tail());
     let url = format!("{}{PROBE}/chat/completions", stack.envoy_url());
     let all = eventually(SOON * 20, async || {
         for turn in 0..IN_A_ROW {

@@ -23,7 +23,7 @@ pub const LANDED: &str = "/landed";
 /// The stack. Dropped, everything stops.
 pub struct Echoes {
     pub stack: Stack,
-    pub hub: ScriptedHub,
+    _hub: ScriptedHub,
     _engines: DropGuard,
 }
 
@@ -63,7 +63,7 @@ impl Echoes {
             }
         })
         .await;
-        Echoes { stack, hub, _engines: stop.drop_guard() }
+        Echoes { stack, _hub: hub, _engines: stop.drop_guard() }
     }
 }
 

@@ -183,7 +183,9 @@ async fn warmed(change: impl FnOnce(&mut StackOptions)) -> Stack {
         options.plugin = plugin();
         options.edit_hub = Some(Box::new(|config, _| {
             for tenant in &TENANTS {
-                tenant.engines.map(|place| config["replicas"][place]["tenant"] = tenant.id.into());
+                for place in tenant.engines {
+                    config["replicas"][place]["tenant"] = tenant.id.into();
+                }
             }
         }));
         change(options);

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures::stream::unfold;
@@ -23,6 +23,8 @@ use warmroute::wire::v1::fact::Kind as Fact;
 use warmroute::wire::v1::observe_response::Kind;
 use warmroute::wire::v1::{self, ObserveResponse};
 
+/// How long a script may go on after the end.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// Pieces of a response that wait to be sent.
 const WAITING: usize = 4;
 
@@ -93,9 +95,9 @@ impl ScriptedHub {
 
 impl Drop for ScriptedHub {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+        let Some(runtime) = self.runtime.take() else { return };
+        // Waited for, so that another hub can listen there; elsewhere, since a runtime's thread must not wait.
+        let _ = std::thread::spawn(move || runtime.shutdown_timeout(ENDS_WITHIN)).join();
     }
 }
 

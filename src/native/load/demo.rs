@@ -19,7 +19,7 @@ use super::stack::{EngineOptions, ServedModel, Stack, StackError, StackOptions, 
 use super::workload::{Lane, Step, Workload};
 
 /// The model that the engines serve, byte-level BPE with a template of turns and tools.
-const MODEL: &str = "demo-bytes";
+pub(super) const MODEL: &str = "demo-bytes";
 /// Tokens generated in each turn.
 const MAX_TOKENS: u32 = 48;
 /// How long an engine may refuse to empty its cache.
@@ -159,36 +159,52 @@ fn decision(completion: &Completion) -> String {
 /// Plays all lanes at once.
 async fn play(client: &Client, base: &str, workload: &Workload) -> Result<Pass, DemoError> {
     let served = Arc::new(Mutex::new(Vec::new()));
-    let lanes = workload.lanes.iter().map(|lane| play_lane(client, base, lane.clone(), &served));
+    let keep = |one: Served| {
+        println!("{one}");
+        served.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+    };
+    let to = Destination { client, base, model: MODEL };
+    let lanes = workload.lanes.iter().map(|lane| play_lane(to, lane.clone(), &keep));
     join_all(lanes).await.into_iter().collect::<Result<(), DemoError>>()?;
     let served = served.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(Pass(served))
 }
 
-async fn play_lane(client: &Client, base: &str, lane: Lane, all: &Mutex<Vec<Served>>) -> Result<(), DemoError> {
+/// Where a workload is played.
+#[derive(Clone, Copy)]
+pub(super) struct Destination<'a> {
+    /// What sends it.
+    pub client: &'a Client,
+    /// The server's URL, without a path.
+    pub base: &'a str,
+    /// The model asked for.
+    pub model: &'a str,
+}
+
+/// Plays one lane, up to the first request that fails; each that does not is given to `served`.
+pub(super) async fn play_lane(to: Destination<'_>, lane: Lane, served: &impl Fn(Served)) -> Result<(), DemoError> {
     let Lane { mut conversations, steps } = lane;
     for step in steps {
-        let served = match step {
+        let one = match step {
             Step::OneOff { name, prompt } => {
-                let completion = ask(client, base, &name, &prompt).await?;
+                let completion = ask(to, &name, &prompt).await?;
                 Served::new(name, None, &completion)
             }
             Step::Turn(place) => {
                 let Some(conversation) = conversations.get_mut(place) else { continue };
                 let prompt = conversation.ask();
-                let completion = ask(client, base, &conversation.name, &prompt).await?;
+                let completion = ask(to, &conversation.name, &prompt).await?;
                 conversation.answered(&completion.text);
                 Served::new(conversation.name.clone(), Some(conversation.turn), &completion)
             }
         };
-        println!("{served}");
-        all.lock().unwrap_or_else(PoisonError::into_inner).push(served);
+        served(one);
     }
     Ok(())
 }
 
-async fn ask(client: &Client, base: &str, name: &str, prompt: &Prompt) -> Result<Completion, DemoError> {
-    let completion = client.complete(base, MODEL, prompt, MAX_TOKENS).await?;
+async fn ask(to: Destination<'_>, name: &str, prompt: &Prompt) -> Result<Completion, DemoError> {
+    let completion = to.client.complete(to.base, to.model, prompt, MAX_TOKENS).await?;
     accepted(name, completion.status)?;
     Ok(completion)
 }

@@ -4,6 +4,7 @@
 //! demonstrated and tested is what operators are given. Nothing here is reachable from other machines.
 
 pub mod certificates;
+pub mod chats;
 pub mod child;
 pub mod client;
 pub mod demo;
@@ -17,4 +18,5 @@ pub mod scale;
 pub mod stack;
 pub mod workload;
 
+mod chat_metrics;
 mod report;

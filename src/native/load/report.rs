@@ -84,14 +84,14 @@ impl Display for Served {
 
 impl Pass {
     /// Share of prompt tokens served from cache, in percent.
-    fn cached_percent(&self) -> f64 {
+    pub(super) fn cached_percent(&self) -> f64 {
         let cached: u64 = self.0.iter().map(|served| served.cached_tokens).sum();
         let prompt: u64 = self.0.iter().map(|served| served.prompt_tokens).sum();
         100.0 * cached as f64 / prompt.max(1) as f64
     }
 
     /// The time to first token that `percent` of the requests do not exceed (nearest rank).
-    fn time_to_first_token(&self, percent: usize) -> Duration {
+    pub(super) fn time_to_first_token(&self, percent: usize) -> Duration {
         let mut times: Vec<Duration> = self.0.iter().map(|served| served.time_to_first_token).collect();
         times.sort_unstable();
         let rank = (times.len() * percent).div_ceil(100);

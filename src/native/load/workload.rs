@@ -26,6 +26,9 @@ const TURN_WORDS: usize = 180;
 /// Length of a one-off prompt, in words.
 const ONE_OFF_WORDS: usize = 600;
 
+/// More than a round takes; apart from it, no multiple of it is one of an opening.
+const SEEDS_PER_ROUND: usize = 1_000_003;
+
 /// What the assistants are for; each has a system prompt. The tool that it can call, if it has one.
 const ASSISTANTS: [(&str, Option<&str>); 4] = [
     ("travel desk", Some("search_trains")),
@@ -92,13 +95,18 @@ struct Words(u64);
 impl Default for Workload {
     /// 68 requests in 4 lanes.
     fn default() -> Workload {
-        let openings: Vec<Chat> = ASSISTANTS.iter().map(|(name, tool)| opening(name, *tool)).collect();
-        let lanes = (0..LANES).map(|lane| Lane::new(lane, &openings)).collect();
-        Workload { openings, lanes }
+        Workload::of_round(0)
     }
 }
 
 impl Workload {
+    /// The same openings in every round, and what is asked after them in none of the others.
+    pub fn of_round(round: usize) -> Workload {
+        let openings: Vec<Chat> = ASSISTANTS.iter().map(|(name, tool)| opening(name, *tool)).collect();
+        let lanes = (0..LANES).map(|lane| Lane::new(lane, round, &openings)).collect();
+        Workload { openings, lanes }
+    }
+
     /// How many requests it makes.
     pub fn requests(&self) -> usize {
         self.lanes.iter().map(|lane| lane.steps.len()).sum()
@@ -108,16 +116,16 @@ impl Workload {
 // === impl Lane ===
 
 impl Lane {
-    fn new(lane: usize, openings: &[Chat]) -> Lane {
+    fn new(lane: usize, round: usize, openings: &[Chat]) -> Lane {
         let conversation = |place| {
             let number = lane * CONVERSATIONS_PER_LANE + place;
-            Conversation::new(number, openings.iter().cycle().nth(number).cloned().unwrap_or_default())
+            Conversation::new(number, round, openings.iter().cycle().nth(number).cloned().unwrap_or_default())
         };
         let turns = (0..TURNS).flat_map(|_| (0..CONVERSATIONS_PER_LANE).map(Step::Turn));
         let mut steps: Vec<Step> = turns.collect();
         for place in 0..ONE_OFFS_PER_LANE {
             let number = lane * ONE_OFFS_PER_LANE + place;
-            steps.insert((place + 1) * steps.len() / (ONE_OFFS_PER_LANE + 1), one_off(number));
+            steps.insert((place + 1) * steps.len() / (ONE_OFFS_PER_LANE + 1), one_off(number, round));
         }
         Lane { conversations: (0..CONVERSATIONS_PER_LANE).map(conversation).collect(), steps }
     }
@@ -126,8 +134,9 @@ impl Lane {
 // === impl Conversation ===
 
 impl Conversation {
-    fn new(number: usize, opening: Chat) -> Conversation {
-        Conversation { name: format!("chat-{number:02}"), turn: 0, said: opening, words: Words::seeded(number + 1) }
+    fn new(number: usize, round: usize, opening: Chat) -> Conversation {
+        let words = Words::seeded(seed(round, number + 1));
+        Conversation { name: format!("chat-{number:02}"), turn: 0, said: opening, words }
     }
 
     /// The prompt of the next turn: all that was said, and what the user asks now.
@@ -180,9 +189,14 @@ fn described(tool: &str) -> Value {
     })
 }
 
-fn one_off(number: usize) -> Step {
-    let prompt = Prompt::Text(Words::seeded(1_000 + number).text(ONE_OFF_WORDS));
+fn one_off(number: usize, round: usize) -> Step {
+    let prompt = Prompt::Text(Words::seeded(seed(round, 1_000 + number)).text(ONE_OFF_WORDS));
     Step::OneOff { name: format!("one-off-{number}"), prompt }
+}
+
+/// Of what is the `number`th in a round.
+fn seed(round: usize, number: usize) -> usize {
+    round.wrapping_mul(SEEDS_PER_ROUND).wrapping_add(number)
 }
 
 // === impl Words ===
@@ -243,6 +257,16 @@ mod tests {
         assert!(asked.messages.starts_with(&workload.openings[1].messages));
         assert_ne!(workload.openings[0].messages, workload.openings[1].messages);
         assert_eq!(workload.openings.iter().filter(|opening| opening.tools.is_empty()).count(), 2);
+    }
+
+    #[test]
+    fn rounds_have_their_openings_in_common_and_nothing_else() {
+        let (mut first, mut second) = (Workload::default(), Workload::of_round(1));
+        assert_eq!(first.openings, second.openings);
+        let asked = |workload: &mut Workload| chat(workload.lanes[0].conversations[0].ask()).messages;
+        let (first, second) = (asked(&mut first), asked(&mut second));
+        assert_eq!(first[0], second[0]);
+        assert_ne!(first[1], second[1]);
     }
 
     #[test]

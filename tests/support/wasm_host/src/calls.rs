@@ -134,7 +134,7 @@ impl Call<'_, '_> {
     }
 
     fn time(&mut self) -> Done {
-        let now_ns = self.caller.data().shared.borrow().now_ns;
+        let now_ns = self.caller.data().shared.borrow().now_ns();
         let at = self.number() as usize;
         Ok(self.write(at, &now_ns.to_le_bytes()))
     }

@@ -12,7 +12,7 @@ mod process;
 mod vm;
 
 pub use faults::Faults;
-pub use process::{Process, Sent, Stream, status};
+pub use process::{Process, Sent, Stream, status, thread_time_ns};
 pub use vm::{Action, Headers, RootId, Trapped, Vm};
 
 /// The module as `make wasm` leaves it, or the one that `WARMROUTE_MODULE` names.

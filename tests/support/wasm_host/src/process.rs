@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use wasmtime::{Config, Engine, Module};
 
 use crate::faults::Faults;
@@ -65,6 +66,8 @@ pub struct Sent {
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) now_ns: u64,
+    /// The thread's time when the clock was set, if it runs.
+    pub(crate) set_at_ns: Option<u64>,
     pub(crate) data: HashMap<Vec<u8>, (Vec<u8>, u32)>,
     pub(crate) last_cas: u32,
     pub(crate) queues: Vec<Queue>,
@@ -90,6 +93,12 @@ pub(crate) struct Queue {
 
 /// Lines of log that are kept.
 const LOGGED: usize = 1_000;
+
+/// The processor time that this thread has used.
+pub fn thread_time_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
 
 // === impl Process ===
 
@@ -139,12 +148,19 @@ impl Process {
 
     /// Sets the clock, Unix time in ns; it may go back.
     pub fn set_clock(&self, now_ns: u64) {
-        self.shared.borrow_mut().now_ns = now_ns;
+        let mut shared = self.shared.borrow_mut();
+        (shared.now_ns, shared.set_at_ns) = (now_ns, None);
+    }
+
+    /// Sets the clock, which from then on goes by the thread's processor time.
+    pub fn run_clock(&self, now_ns: u64) {
+        let mut shared = self.shared.borrow_mut();
+        (shared.now_ns, shared.set_at_ns) = (now_ns, Some(thread_time_ns()));
     }
 
     /// The clock.
     pub fn now_ns(&self) -> u64 {
-        self.shared.borrow().now_ns
+        self.shared.borrow().now_ns()
     }
 
     /// VMs get no more memory than this.
@@ -211,6 +227,12 @@ impl Process {
         shared.metrics.iter().filter(|(metric, _)| metric.split('.').next() == Some(name)).map(|(_, value)| value).sum()
     }
 
+    /// The value of a gauge of that name.
+    pub fn gauge(&self, name: &str) -> i64 {
+        let shared = self.shared.borrow();
+        shared.metric_ids.get(name).and_then(|id| shared.metrics.get(*id as usize)).map_or(0, |(_, value)| *value)
+    }
+
     /// The latest lines of the log.
     pub fn logged(&self) -> Vec<String> {
         self.shared.borrow().logged.iter().cloned().collect()
@@ -222,6 +244,10 @@ impl Process {
 impl Shared {
     fn fresh() -> Shared {
         Shared { max_memory_bytes: Arc::new(AtomicUsize::new(ENVOY_MAX_MEMORY_BYTES)), ..Shared::default() }
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns + self.set_at_ns.map_or(0, |set_at_ns| thread_time_ns() - set_at_ns)
     }
 
     pub(crate) fn log(&mut self, line: String) {

@@ -29,7 +29,10 @@ const MAX_BLOCKS: usize = 256;
 
 /// VMs, of which the first gets no requests, and their hub.
 pub struct Pool<'p> {
-    process: &'p Process,
+    pub process: &'p Process,
+    replicas: u32,
+    /// Whether the hub announces the model's tokenizer.
+    pub has_model: bool,
     pub vms: Vec<(RootId, Vm)>,
     /// The stream that is followed, and the number of its last message.
     stream: Option<(u32, u64)>,
@@ -72,7 +75,8 @@ pub fn json_headers(length: usize) -> Headers {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect()
 }
 
-fn stored(ids: &[u32]) -> Vec<Observation> {
+/// A replica stores all whole blocks of a prompt, at a time in Unix ms.
+pub fn stored(replica: u32, ids: &[u32], at_ms: u64) -> Vec<Observation> {
     let mut parent = None;
     let hashes: Vec<PrefixHash> = prefix_hashes(ids, BlockSize::DEFAULT, None).collect();
     let mut facts = Vec::new();
@@ -83,10 +87,10 @@ fn stored(ids: &[u32]) -> Vec<Observation> {
             token_count: 16 * (first + at as u32 + 1),
         };
         facts.push(Observation::Stored(Stored {
-            replica: ReplicaSlot(1),
+            replica: ReplicaSlot(replica),
             scope: SCOPE,
             tier: Tier::T1,
-            last_seen_ms: START_MS,
+            last_seen_ms: at_ms,
             parent: parent.map(BlockKey::from),
             chained: true,
             blocks: hashes.iter().enumerate().map(block).collect(),
@@ -97,13 +101,29 @@ fn stored(ids: &[u32]) -> Vec<Observation> {
     facts
 }
 
+/// A replica removes them.
+pub fn removed(replica: u32, ids: &[u32]) -> Vec<Observation> {
+    let keys = prefix_hashes(ids, BlockSize::DEFAULT, None).map(BlockKey::from).collect();
+    vec![Observation::Removed { replica: ReplicaSlot(replica), scope: SCOPE, keys }]
+}
+
 // === impl Pool ===
 
 impl<'p> Pool<'p> {
     /// So many VMs with this configuration.
     pub fn new(process: &'p Process, vms: usize, configuration: &str) -> Result<Pool<'p>, Trapped> {
+        Pool::of_replicas(process, vms, configuration, 2)
+    }
+
+    /// The same with so many replicas, of which the first one holds the first prompt.
+    pub fn of_replicas(
+        process: &'p Process,
+        vms: usize,
+        configuration: &str,
+        replicas: u32,
+    ) -> Result<Pool<'p>, Trapped> {
         process.set_clock(START_MS * 1_000_000);
-        let mut pool = Pool { process, vms: Vec::new(), stream: None, sequence: 0, ended_callbacks: 0 };
+        let mut pool = Pool { process, replicas, has_model: true, vms: Vec::new(), stream: None, sequence: 0, ended_callbacks: 0 };
         for _ in 0..vms {
             let mut vm = process.vm()?;
             pool.vms.push((vm.root("warmroute", configuration.as_bytes())?, vm));
@@ -124,6 +144,7 @@ impl<'p> Pool<'p> {
                 vm.tick(*root)?;
             }
             self.serve()?;
+            self.beat()?;
         }
         Ok(())
     }
@@ -148,12 +169,30 @@ impl<'p> Pool<'p> {
         if self.stream.is_none() {
             return Ok(0);
         }
-        for fact in stored(ids) {
-            self.sequence += 1;
-            let first_sequence = self.sequence;
-            self.send(StreamBody::Delta { first_sequence, observations: vec![fact] })?;
-        }
+        self.tell_replica_of(1, ids)?;
         Ok(ids.len() as u32 / 16)
+    }
+
+    /// The hub tells that a replica has stored the blocks of a prompt.
+    pub fn tell_replica_of(&mut self, replica: u32, ids: &[u32]) -> Result<(), Trapped> {
+        stored(replica, ids, self.now_ms()).into_iter().try_for_each(|fact| self.delta(vec![fact]))
+    }
+
+    /// The hub tells of changes, in one message.
+    pub fn delta(&mut self, observations: Vec<Observation>) -> Result<(), Trapped> {
+        let first_sequence = self.sequence + 1;
+        self.sequence += observations.len() as u64;
+        self.send(StreamBody::Delta { first_sequence, observations })
+    }
+
+    /// The clock, Unix time in ms.
+    pub fn now_ms(&self) -> u64 {
+        self.process.now_ns() / 1_000_000
+    }
+
+    /// The hub tells that it lives.
+    pub fn beat(&mut self) -> Result<(), Trapped> {
+        self.send(StreamBody::Heartbeat)
     }
 
     /// What a worker does with a request for a completion.
@@ -189,7 +228,7 @@ impl<'p> Pool<'p> {
     /// The last message that would be sent, with other bytes.
     pub fn send_raw(&mut self, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Result<(), Trapped> {
         let Some((token, number)) = self.stream else { return Ok(()) };
-        let observations = stored(&token_ids(number as u32 % 7, 40));
+        let observations = stored(1, &token_ids(number as u32 % 7, 40), self.now_ms());
         let body = StreamBody::Delta { first_sequence: self.sequence + 1, observations };
         let message = StreamMessage { number: number + 1, epoch: EPOCH, sequence: self.sequence + 1, body };
         let bytes = change(wire::stream_message_to_proto(&message).encode_to_vec());
@@ -241,8 +280,8 @@ impl<'p> Pool<'p> {
         }
     }
 
-    /// Answers a subscription with the full state, and otherwise tells that it lives.
-    fn serve(&mut self) -> Result<(), Trapped> {
+    /// Answers what the filters ask for: a subscription with the full state, a model with its parts.
+    pub fn serve(&mut self) -> Result<(), Trapped> {
         let streams = self.process.streams();
         let sent = self.process.take_sent();
         for message in &sent {
@@ -269,17 +308,21 @@ impl<'p> Pool<'p> {
                 hash_scheme: "vllm".into(),
                 adapter_id: String::new(),
             };
-            let mut facts = vec![Observation::Scope { slot: SCOPE, scope }, up(1), up(2)];
-            facts.push(Observation::Model { model_id: "m".into(), version: MODEL.version });
-            facts.extend(stored(&token_ids(0, BLOCKS)));
+            let mut facts = vec![Observation::Scope { slot: SCOPE, scope }];
+            facts.extend((1..=self.replicas).map(up));
+            if self.has_model {
+                facts.push(Observation::Model { model_id: "m".into(), version: MODEL.version });
+            }
+            facts.extend(stored(1, &token_ids(0, BLOCKS), self.now_ms()));
             // Elsewhere nothing of it is held, so that it distinguishes.
-            facts.extend([1, 2].map(|number| Observation::ReplicaComplete { replica: ReplicaSlot(number) }));
+            let complete = |number: u32| Observation::ReplicaComplete { replica: ReplicaSlot(number) };
+            facts.extend((1..=self.replicas).map(complete));
             for body in [StreamBody::Reset, StreamBody::Chunk(facts), StreamBody::ResetComplete] {
                 self.send(body)?;
             }
             return Ok(());
         }
-        if self.stream.is_some() { self.send(StreamBody::Heartbeat) } else { Ok(()) }
+        Ok(())
     }
 
     /// Sends the model's parts if that is what a filter asks for.

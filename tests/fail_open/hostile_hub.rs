@@ -270,5 +270,14 @@ async fn hub_never_ending() {
     load.goes_on(WHILE + WHILE).await;
     assert!(hub.bytes() > 1_000_000, "{} bytes", hub.bytes());
     assert_eq!(load.tally().count("PREFIX_MATCH"), 0);
-    is_outlived(world, load, hub, &["NO_HINT/cold", "NO_HINT/catching_up?", "NO_HINT/stale?"]).await;
+    drop(hub);
+    // Where the index is full of the endless hub's blocks, those of the next one's first state may be evicted before them;
+    // its second state finds room.
+    let mut world = world;
+    world.stack.hub.start().unwrap();
+    load.sees("NO_HINT/miss", COMES_BACK).await;
+    world.stack.hub.restart().await.unwrap();
+    load.sees("PREFIX_MATCH", COMES_BACK).await;
+    let tally = load.stop().await;
+    world.is_unharmed(&tally, &["NO_HINT/cold", "NO_HINT/catching_up?", "NO_HINT/stale?"]).await;
 }

@@ -1,5 +1,5 @@
 //! What the pages name exists, and what exists is on a page: settings of the plugin, metrics of the filter, reason codes,
-//! details, headers, targets of make.
+//! details, headers, targets of make, tests of faults.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test says so by panicking, helpers included")]
 
@@ -148,4 +148,43 @@ fn every_metric_of_the_filter_is_on_its_page_and_no_other() {
     let readme = include_str!("../README.md").split_once("## Metrics").unwrap().1;
     let readme = documented_metrics(readme.split_once("\n## ").unwrap().0);
     assert!(readme.len() > 5 && readme.is_subset(&documented), "{:?}", readme.difference(&documented));
+}
+
+/// The tests in the files of a folder under `tests`, as `file::test`.
+fn tests_in(folder: &str) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for entry in Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder).read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let Some(file) = path.extension().filter(|kind| *kind == "rs").and(path.file_stem()) else { continue };
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut is_test = false;
+        for line in text.lines() {
+            let name = line.trim_start_matches("async ").strip_prefix("fn ").and_then(|rest| rest.split('(').next());
+            if let (true, Some(name)) = (is_test, name) {
+                all.insert(format!("{}::{name}", file.to_str().unwrap()));
+            }
+            is_test =
+                line.starts_with("#[tokio::test") || line.starts_with("#[test]") || (is_test && line.starts_with('#'));
+        }
+    }
+    all
+}
+
+#[test]
+fn every_fault_has_a_test_that_there_is_and_every_such_test_is_on_the_page() {
+    let page = include_str!("../docs/faults.md");
+    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Fault "));
+    let (fail_open, elsewhere) = (tests_in("fail_open"), tests_in("e2e"));
+    let mut named = BTreeSet::new();
+    for row in rows {
+        let cell = row.trim_end_matches('|').rsplit('|').next().unwrap();
+        let tests: Vec<&str> = quoted(cell).collect();
+        assert!(!tests.is_empty(), "no test: {row}");
+        named.extend(tests);
+    }
+    let there_are: BTreeSet<&str> = fail_open.iter().chain(&elsewhere).map(String::as_str).collect();
+    let fail_open: BTreeSet<&str> = fail_open.iter().map(String::as_str).collect();
+    assert!(named.len() > 30 && fail_open.len() > 15, "{named:?}");
+    assert_eq!(named.difference(&there_are).collect::<Vec<_>>(), Vec::<&&str>::new(), "no such test");
+    assert_eq!(fail_open.difference(&named).collect::<Vec<_>>(), Vec::<&&str>::new(), "not on the page");
 }

@@ -11,6 +11,7 @@ use crate::flow::exchange::Notices;
 use crate::flow::metrics;
 use crate::flow::node::Node;
 use crate::host::{Host, HttpHost, Level, StreamToken};
+use crate::wire;
 
 /// A root context.
 pub struct Root {
@@ -39,7 +40,10 @@ impl Root {
 
     /// A message of `size` bytes on a stream.
     pub fn on_stream_message(&mut self, stream: StreamToken, size: usize) {
-        let Some(message) = ProxyHost.buffer(Buffer::GrpcMessage, size) else { return };
+        // What is larger than any message may be is not read: no bytes are no valid message, so it is refused.
+        let is_allowed = size <= wire::MAX_MESSAGE_BYTES;
+        let message = if is_allowed { ProxyHost.buffer(Buffer::GrpcMessage, size) } else { Some(Vec::new()) };
+        let Some(message) = message else { return };
         self.with_node(|node, config| node.on_stream_message(&ProxyHost, stream, &message, config));
     }
 

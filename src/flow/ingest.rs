@@ -23,6 +23,7 @@ use crate::index::log::Head;
 use crate::observation::{
     Member, Observation, ReplicaSlot, ReplicaStats, Scope, ScopeSlot, Stored, StreamBody, StreamMessage,
 };
+use crate::wire::MAX_UNACKNOWLEDGED_BYTES;
 
 /// Scopes a log may name at a time: as many as a hub does at its defaults, reported and followed.
 const MAX_SCOPES: usize = 131_072;
@@ -30,6 +31,9 @@ const MAX_SCOPES: usize = 131_072;
 const MAX_POLICIES: usize = 4_096;
 /// Models whose text can be turned into token ids that a log may hold.
 const MAX_MODELS: usize = 256;
+/// Bytes that may wait to be committed: what a hub may send ahead of what is acknowledged, whose smallest records take
+/// sixteen times the space here.
+const MAX_QUEUED_BYTES: usize = 16 * MAX_UNACKNOWLEDGED_BYTES;
 
 /// What came over the stream and is not committed yet.
 #[derive(Debug)]
@@ -108,6 +112,8 @@ pub enum Violation {
     UnknownNumber,
     /// A chunk or its end outside a reset.
     OutOfPlace,
+    /// More ahead of what was acknowledged than the contract allows.
+    TooMuch,
 }
 
 /// What a scope of the hub's is in the log.
@@ -251,6 +257,9 @@ impl Ingest {
     /// # Errors
     /// When the message breaks the stream's contract.
     pub fn accept(&mut self, message: StreamMessage, index: &Index, heard: Heard) -> Result<(), Violation> {
+        if self.queue.bytes() > MAX_QUEUED_BYTES {
+            return Err(Violation::TooMuch);
+        }
         let here = Position { epoch: message.epoch, sequence: message.sequence };
         let before = self.position.filter(|_| self.resetting.is_none());
         let mut records = match message.body {
@@ -531,6 +540,7 @@ impl std::fmt::Display for Violation {
             Violation::Epoch => "the epoch changed in the middle of a stream",
             Violation::UnknownNumber => "a scope or replica number was not announced",
             Violation::OutOfPlace => "a part of a reset came outside a reset",
+            Violation::TooMuch => "it sends more than it may ahead of what is acknowledged",
         })
     }
 }

@@ -1,13 +1,12 @@
 //! One VM leads; when it is no longer able to, another one does, and requests notice nothing.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::{Method, Request};
 use serde_json::json;
-use serde_norway::Value as Yaml;
 use warmroute::flow::keys::Keys;
 use warmroute::native::load::envoy_config;
+use warmroute::native::load::listeners::{ListenerFile, serve_from};
 use warmroute::native::load::stack::{Stack, eventually};
 
 use crate::pool::*;
@@ -42,7 +41,8 @@ async fn a_listener_update_that_removes_the_leaders_plugin_moves_the_stream_and_
     // The same domain, another plugin: the old one is removed once it has drained.
     file.update(|listeners| {
         envoy_config::patch_plugin(listeners, &json!({ "output": { "max_endpoints": 2 } })).unwrap();
-    });
+    })
+    .unwrap();
     moves_unnoticed(&stack, &prompt, opened, TAKEOVER * 2).await;
 }
 
@@ -54,7 +54,8 @@ async fn a_configuration_that_is_wrong_keeps_the_last_good_one() {
     credited(&stack, &prompt, 160).await;
     file.update(|listeners| {
         envoy_config::patch_plugin(listeners, &json!({ "max_body_bytes": -1 })).unwrap();
-    });
+    })
+    .unwrap();
     let told = eventually(TAKEOVER, async || {
         stack.envoy.log_text().contains("the configuration is refused: max_body_bytes is -1, allowed: ")
     })
@@ -80,11 +81,11 @@ async fn without_any_valid_configuration_requests_pass() {
 
 /// A stack whose listeners can be updated; what an update removes is gone after a second.
 async fn stack_with_listener_file() -> (Stack, ListenerFile) {
-    let file = ListenerFile::new();
-    let path = file.0.clone();
+    let file = ListenerFile::default();
+    let path = file.path().to_path_buf();
     let stack = stack(|options| {
         options.envoy_arguments = vec!["--drain-time-s".into(), "1".into()];
-        options.edit_envoy = Some(Box::new(move |config, _| serve_listeners_from(config, &path)));
+        options.edit_envoy = Some(Box::new(move |config, _| serve_from(config, &path).unwrap()));
     })
     .await;
     (stack, file)
@@ -119,54 +120,4 @@ async fn streams_opened(stack: &Stack) -> f64 {
 fn domain(stack: &Stack) -> String {
     let text = std::fs::read_to_string(stack.folder().join("envoy.yaml")).unwrap();
     domain_of(&mut serde_norway::from_str(&text).unwrap())
-}
-
-/// Listeners in a file that Envoy watches.
-struct ListenerFile(PathBuf);
-
-// === impl ListenerFile ===
-
-impl ListenerFile {
-    fn new() -> ListenerFile {
-        let number = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
-        ListenerFile(std::env::temp_dir().join(format!("warmroute-listeners-{}-{number}.yaml", std::process::id())))
-    }
-
-    /// Changes the listeners; `change` gets them as a whole configuration.
-    fn update(&self, change: impl FnOnce(&mut Yaml)) {
-        let mut file: Yaml = serde_norway::from_str(&std::fs::read_to_string(&self.0).unwrap()).unwrap();
-        let mut config = Yaml::Mapping(Default::default());
-        config["static_resources"] = Yaml::Mapping(Default::default());
-        config["static_resources"]["listeners"] = file["resources"].clone();
-        change(&mut config);
-        file["resources"] = config["static_resources"]["listeners"].clone();
-        replace(&self.0, &file);
-    }
-}
-
-impl Drop for ListenerFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-fn serve_listeners_from(config: &mut Yaml, path: &Path) {
-    let mut listeners = std::mem::take(&mut config["static_resources"]["listeners"]);
-    for listener in listeners.as_sequence_mut().unwrap() {
-        listener["@type"] = "type.googleapis.com/envoy.config.listener.v3.Listener".into();
-    }
-    let mut file = Yaml::Mapping(Default::default());
-    file["resources"] = listeners;
-    replace(path, &file);
-    config["static_resources"].as_mapping_mut().unwrap().remove("listeners");
-    config["node"] = serde_norway::to_value(json!({ "id": "e2e", "cluster": "e2e" })).unwrap();
-    let source = json!({ "lds_config": { "path_config_source": { "path": path.display().to_string() } } });
-    config["dynamic_resources"] = serde_norway::to_value(source).unwrap();
-}
-
-/// Envoy reads the file again when another one is moved into its place.
-fn replace(path: &Path, value: &Yaml) {
-    let fresh = path.with_extension("new");
-    std::fs::write(&fresh, serde_norway::to_string(value).unwrap()).unwrap();
-    std::fs::rename(&fresh, path).unwrap();
 }

@@ -38,6 +38,7 @@ impl Leader {
     fn reset(&mut self, observations: Vec<Observation>) {
         self.hear(0, StreamBody::Reset).unwrap();
         self.hear(0, StreamBody::Chunk(observations)).unwrap();
+        self.commit();
         self.hear(0, StreamBody::ResetComplete).unwrap();
         self.commit();
     }
@@ -428,4 +429,18 @@ fn a_vm_without_memory_takes_nothing_in_and_goes_on_with_everything_else() {
     leader.delta(3, vec![stored(1, 10..14)]).unwrap();
     leader.commit();
     assert_eq!((leader.ingest.take_refused(), leader.pairs()), (Refused::default(), 6));
+}
+
+#[test]
+fn a_hub_that_does_not_wait_for_acknowledgements_is_given_up() {
+    let mut leader = Leader::new(10_000_000);
+    leader.hear(0, StreamBody::Reset).unwrap();
+    leader.hear(0, StreamBody::Chunk(vec![scope(1, "a"), up(1)])).unwrap();
+    let endless =
+        (0..100_000_u64).map(|at| leader.hear(0, StreamBody::Chunk(vec![stored(1, at * 100..at * 100 + 100)])));
+    let accepted = endless.take_while(Result::is_ok).count();
+    assert!(accepted < 100_000 && leader.ingest.queued_bytes() < MAX_QUEUED_BYTES + 64 * 1024, "{accepted}");
+    // What came so far is committed, and then there is room again.
+    leader.commit();
+    assert_eq!(leader.hear(0, StreamBody::Chunk(vec![stored(1, 0..3)])), Ok(()));
 }

@@ -11,7 +11,9 @@
 //! | `POST /reset_prefix_cache` | 200 and an `AllBlocksCleared`; 409 while requests use blocks, and nothing is cleared (vLLM clears nothing either, but answers 200) |
 //! | `GET /debug/requests` | see [`request_log`](super::request_log) |
 //!
-//! Anything else is 404 or 405 with vLLM's body. Every request is logged, and every response has `x-engine-id`.
+//! Anything else is 404 or 405 with vLLM's body. Every request is logged, and every response has `x-engine-id` and the
+//! XXH3-64 of the body that it answers, as in the log, in `x-received-xxh3`; one that is sent as a whole has that of its own
+//! body in `x-sent-xxh3`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +27,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use serde_json::{Value, json};
 
 use super::cache::Namespace;
@@ -34,7 +37,7 @@ use super::completion::{
 use super::metrics;
 use super::ranks::{NoSuchRank, RANK_HEADER, Ranks};
 use super::reply::Reply;
-use super::request_log::RequestLog;
+use super::request_log::{self, RequestLog};
 use super::streamed::respond;
 use super::vocabulary::Vocabulary;
 use crate::request::ChatApi;
@@ -43,6 +46,8 @@ use crate::request::ChatApi;
 pub const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 
 const ENGINE_ID: HeaderName = HeaderName::from_static("x-engine-id");
+const RECEIVED: HeaderName = HeaderName::from_static("x-received-xxh3");
+const SENT: HeaderName = HeaderName::from_static("x-sent-xxh3");
 const REQUEST_LOG_PATH: &str = "/debug/requests";
 
 /// What the paths share; clones share it.
@@ -118,6 +123,7 @@ async fn log_and_sign(State(app): State<App>, request: Request, next: Next) -> R
     let (parts, body) = request.into_parts();
     let mut received = Vec::new();
     let fault = read_body(body, &mut received).await.err();
+    let digest = digest(&received);
     if parts.uri.path() != REQUEST_LOG_PATH {
         app.requests.add(&parts, &received, fault.is_none());
     }
@@ -132,7 +138,25 @@ async fn log_and_sign(State(app): State<App>, request: Request, next: Next) -> R
         }
     };
     response.headers_mut().insert(ENGINE_ID, app.id);
-    response
+    response.headers_mut().insert(RECEIVED, digest);
+    sign_body(response).await
+}
+
+/// Only of a body that is there: a stream is not held up.
+async fn sign_body(response: Response) -> Response {
+    let (mut parts, body) = response.into_parts();
+    if body.size_hint().exact().is_none() {
+        return Response::from_parts(parts, body);
+    }
+    // A body of known length cannot fail.
+    let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    parts.headers.insert(SENT, digest(&bytes));
+    Response::from_parts(parts, Body::from(bytes))
+}
+
+fn digest(bytes: &[u8]) -> HeaderValue {
+    // Digits are a valid value.
+    HeaderValue::from_str(&request_log::digest(bytes)).unwrap_or(HeaderValue::from_static(""))
 }
 
 async fn read_body(mut body: Body, received: &mut Vec<u8>) -> Result<(), BodyFault> {

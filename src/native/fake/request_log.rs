@@ -49,6 +49,11 @@ pub struct Entry {
     pub body_complete: bool,
 }
 
+/// XXH3-64 without seed, 16 digits of hex.
+pub fn digest(bytes: &[u8]) -> String {
+    format!("{:016x}", xxh3_64(bytes))
+}
+
 // === impl RequestLog ===
 
 impl RequestLog {
@@ -67,7 +72,7 @@ impl RequestLog {
             authority: parts.uri.authority().map(ToString::to_string),
             headers: parts.headers.iter().map(header).collect(),
             body_bytes: body.len(),
-            body_xxh3: format!("{:016x}", xxh3_64(body)),
+            body_xxh3: digest(body),
             body_complete,
         };
         if entries.requests.len() >= CAPACITY {

@@ -52,6 +52,20 @@ impl ListenerFile {
         }
         replace(&self.0, &file)
     }
+
+    /// Changes the listeners; `change` gets a configuration that has them and nothing else.
+    ///
+    /// # Errors
+    /// When the file has no listeners, or cannot be read or written.
+    pub fn update(&self, change: impl FnOnce(&mut Value)) -> io::Result<()> {
+        let mut file: Value = serde_norway::from_str(&std::fs::read_to_string(&self.0)?).map_err(io::Error::other)?;
+        let listeners = at(&mut file, "resources").map_err(io::Error::other)?;
+        let statics = Mapping::from_iter([("listeners".into(), std::mem::take(listeners))]);
+        let mut config = Value::Mapping(Mapping::from_iter([("static_resources".into(), Value::Mapping(statics))]));
+        change(&mut config);
+        *listeners = std::mem::take(at(&mut config, "static_resources.listeners").map_err(io::Error::other)?);
+        replace(&self.0, &file)
+    }
 }
 
 impl Drop for ListenerFile {

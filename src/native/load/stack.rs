@@ -19,7 +19,7 @@ mod options;
 
 pub use options::{Edit, EngineOptions, ServedModel, StackOptions};
 
-/// How long a program may take until it is ready.
+/// How long a program may take until it is ready: Envoy compiles the module first, which on a busy machine takes its time.
 const READY_WITHIN: Duration = Duration::from_secs(120);
 /// How often a condition is looked at again.
 const POLL: Duration = Duration::from_millis(25);

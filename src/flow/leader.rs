@@ -33,6 +33,11 @@ const AHEAD_PAIRS: u64 = 16_384;
 /// A committed message's worth of changes waits at most until the next tick; alone, it is committed at once if the last
 /// commit was this long ago.
 const COMMIT_PAUSE_MS: u64 = 10;
+/// After a longer silence the hub is asked for everything: what it re-asserted meanwhile may have expired here, and would not be
+/// told again. Re-assertions come every 30 s.
+const RESUME_WITHIN_MS: u64 = 60_000;
+/// Between two ticks so much time passes only if the clock was set. What has expired by the one time may be held by the other.
+const JUMP_MS: u64 = 60_000;
 
 /// A VM that holds the lease.
 #[derive(Debug)]
@@ -61,6 +66,10 @@ struct Ready {
     observer: Observer,
     keeper: Keeper,
     committed_ms: u64,
+    /// When the hub was last heard.
+    heard_ms: u64,
+    /// When it last ticked.
+    ticked_ms: Option<u64>,
     refused: Refused,
 }
 
@@ -144,6 +153,7 @@ impl Leader {
                 self.catch_up(host, keys, follower, config, until_ns)
             }
             LeadStage::Ready(ready) => {
+                ready.keep_time(host);
                 ready.keep_observing(host, config);
                 ready.commit_queued(host, keys, &mut self.lease, follower, config, until_ns)?;
                 follower.serve_what_is_built(self.lease.head());
@@ -182,6 +192,8 @@ impl Leader {
                 observer: Observer::new(),
                 keeper: Keeper::default(),
                 committed_ms: 0,
+                heard_ms: head.heard_ms,
+                ticked_ms: None,
                 refused: Refused::default(),
             };
             self.stage = LeadStage::Ready(Box::new(ready));
@@ -242,6 +254,7 @@ impl Leader {
         if is_refused {
             return Ok(());
         }
+        ready.heard_ms = now_ms;
         let due = now_ms.saturating_sub(ready.committed_ms) >= COMMIT_PAUSE_MS;
         if due || ready.ingest.queued_bytes() >= config.limits.segment_bytes {
             ready.commit_queued(host, keys, &mut self.lease, follower, config, until_ns)?;
@@ -261,6 +274,21 @@ impl LeadStage {
 // === impl Ready ===
 
 impl Ready {
+    /// Asks the hub for everything where time says nothing of what may have expired.
+    fn keep_time(&mut self, host: &impl Host) {
+        let now_ms = host.now_ms();
+        let jump_ms = self.ticked_ms.map_or(0, |ticked_ms| now_ms.abs_diff(ticked_ms));
+        self.ticked_ms = Some(now_ms);
+        if jump_ms > JUMP_MS {
+            host.count(&metrics::known_undercount(Undercount::Gap), 1);
+            host.log(Level::Info, &format!("the clock jumped by {jump_ms} ms: the hub is asked for everything"));
+            self.ingest.start_over();
+            self.observer.give_up(host);
+        } else if self.observer.token().is_none() && now_ms.saturating_sub(self.heard_ms) > RESUME_WITHIN_MS {
+            self.ingest.start_over();
+        }
+    }
+
     fn keep_observing(&mut self, host: &impl Host, config: &FilterConfig) {
         let ingest = &self.ingest;
         self.observer.tick(host, &config.hubs, config.freshness.stale_after_ms, || {

@@ -76,6 +76,16 @@ impl Pool {
         (StreamToken(*token), subscription.clone(), acknowledged.max().unwrap())
     }
 
+    /// What the stream asks for that is opened after the next pause.
+    fn subscription_after_a_pause(&mut self) -> Subscription {
+        self.tick(0);
+        while self.host.0.streams.borrow().is_empty() {
+            self.tick(0);
+        }
+        self.number = 0;
+        self.stream().1
+    }
+
     /// Says something over the open stream to whichever VM holds it.
     fn say(&mut self, body: StreamBody) {
         let (token, ..) = self.stream();
@@ -419,6 +429,47 @@ fn a_clock_that_is_set_back_by_an_hour_keeps_no_stream_from_being_opened() {
     pool.host.0.skew_ns.set(-3_600_000_000_000);
     pool.tick_all(1);
     pool.stream();
+}
+
+/// What expired by the wrong time is told again.
+#[test]
+fn after_the_clock_was_an_hour_ahead_what_is_held_is_known_again() {
+    let mut pool = Pool::new(1);
+    pool.tick_all(3);
+    pool.reset(&[1, 2, 3]);
+    pool.tick_all(1);
+    assert_eq!(pool.credited(0), Some(48));
+    for (skew_ns, credited) in [(3_600_000_000_000, 0), (0, 48)] {
+        pool.host.0.skew_ns.set(skew_ns);
+        let subscription = pool.subscription_after_a_pause();
+        assert_eq!((subscription.epoch, subscription.sequence), (0, 0), "everything is asked for");
+        pool.reset(&[1, 2, 3]);
+        // Beyond the sweep.
+        for _ in 0..700 {
+            pool.tick(0);
+            pool.say(StreamBody::Heartbeat);
+        }
+        assert_eq!(pool.credited(0), Some(credited));
+    }
+    assert_eq!(pool.host.0.counts.borrow()[&metrics::known_undercount(metrics::Undercount::Gap).to_string()], 2);
+}
+
+/// The hub does not tell again what it re-asserted while nobody heard it.
+#[test]
+fn after_a_silence_of_more_than_a_minute_nothing_is_resumed() {
+    for (silent_ticks, resumes) in [(300, true), (700, false)] {
+        let mut pool = Pool::new(1);
+        pool.tick_all(3);
+        pool.reset(&[1, 2, 3]);
+        pool.tick_all(1);
+        let (token, ..) = pool.stream();
+        pool.host.0.streams.borrow_mut().clear();
+        pool.vms[0].on_stream_closed(&pool.host, token);
+        pool.host.0.hub_down.set(true);
+        pool.tick_all(silent_ticks);
+        pool.host.0.hub_down.set(false);
+        assert_eq!(pool.subscription_after_a_pause().epoch != 0, resumes, "after {silent_ticks} ticks");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What an engine says of a prompt in its response: how many tokens it had, and how many of them were cached.
 //!
 //! In: a body's pieces, cut anywhere. Out: the [`Usage`] that was in them. The body is looked at once, in time that grows
-//! with its bytes, and nothing of it is kept but some hundred bytes of state. [`json`] has what is taken from where.
+//! with its bytes, and nothing of it is kept but some hundred bytes of state. `json.rs` has what is taken from where.
 //!
 //! Of a stream of events each `data` line is a JSON text of its own, as all engines write it; no byte of a text can be a line
 //! end, so a line begins afresh whatever was before it. What comes later counts: running usage by the last, and an event

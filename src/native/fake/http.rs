@@ -9,7 +9,7 @@
 //! | `GET /health` | 200, empty |
 //! | `GET /metrics` | see [`metrics`] |
 //! | `POST /reset_prefix_cache` | 200 and an `AllBlocksCleared`; 409 while requests use blocks, and nothing is cleared (vLLM clears nothing either, but answers 200) |
-//! | `GET /debug/requests` | see [`request_log`](super::request_log) |
+//! | `GET /debug/requests` | see [`request_log`] |
 //!
 //! Anything else is 404 or 405 with vLLM's body. Every request is logged, and every response has `x-engine-id` and the
 //! XXH3-64 of the body that it answers, as in the log, in `x-received-xxh3`; one that is sent as a whole has that of its own

@@ -34,10 +34,8 @@ const AHEAD_PAIRS: u64 = 16_384;
 /// commit was this long ago.
 const COMMIT_PAUSE_MS: u64 = 10;
 /// After a longer silence the hub is asked for everything: what it re-asserted meanwhile may have expired here, and would not be
-/// told again. Re-assertions come every 30 s.
+/// told again. Re-assertions come every 30 s. A clock that is set is a silence too, forward or back.
 const RESUME_WITHIN_MS: u64 = 60_000;
-/// Between two ticks so much time passes only if the clock was set. What has expired by the one time may be held by the other.
-const JUMP_MS: u64 = 60_000;
 
 /// A VM that holds the lease.
 #[derive(Debug)]
@@ -68,8 +66,6 @@ struct Ready {
     committed_ms: u64,
     /// When the hub was last heard.
     heard_ms: u64,
-    /// When it last ticked.
-    ticked_ms: Option<u64>,
     refused: Refused,
 }
 
@@ -193,7 +189,6 @@ impl Leader {
                 keeper: Keeper::default(),
                 committed_ms: 0,
                 heard_ms: head.heard_ms,
-                ticked_ms: None,
                 refused: Refused::default(),
             };
             self.stage = LeadStage::Ready(Box::new(ready));
@@ -277,16 +272,17 @@ impl Ready {
     /// Asks the hub for everything where time says nothing of what may have expired.
     fn keep_time(&mut self, host: &impl Host) {
         let now_ms = host.now_ms();
-        let jump_ms = self.ticked_ms.map_or(0, |ticked_ms| now_ms.abs_diff(ticked_ms));
-        self.ticked_ms = Some(now_ms);
-        if jump_ms > JUMP_MS {
-            host.count(&metrics::known_undercount(Undercount::Gap), 1);
-            host.log(Level::Info, &format!("the clock jumped by {jump_ms} ms: the hub is asked for everything"));
-            self.ingest.start_over();
+        if self.heard_ms.saturating_sub(now_ms) > RESUME_WITHIN_MS {
+            host.log(Level::Info, "the clock was set back: the hub is asked for everything");
             self.observer.give_up(host);
-        } else if self.observer.token().is_none() && now_ms.saturating_sub(self.heard_ms) > RESUME_WITHIN_MS {
-            self.ingest.start_over();
+        } else if self.observer.token().is_some() || now_ms.saturating_sub(self.heard_ms) <= RESUME_WITHIN_MS {
+            return;
         }
+        if self.ingest.position().is_some() {
+            host.count(&metrics::known_undercount(Undercount::Gap), 1);
+        }
+        self.ingest.start_over();
+        self.heard_ms = self.heard_ms.min(now_ms);
     }
 
     fn keep_observing(&mut self, host: &impl Host, config: &FilterConfig) {

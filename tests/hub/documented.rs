@@ -77,3 +77,37 @@ fn every_section_of_the_configuration_is_on_its_page() {
         }
     }
 }
+
+/// Every page of the project.
+fn pages() -> Vec<String> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = root.join("docs").read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|kind| kind == "md")).chain([root.join("README.md")]);
+    pages.map(|path| std::fs::read_to_string(path).unwrap()).collect()
+}
+
+#[test]
+fn every_command_that_a_page_names_is_there_and_every_one_is_named() {
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_warmroute-hub")).arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let list = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
+    let there_are: BTreeSet<&str> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(there_are.contains("inspect"), "{help}");
+    let is_command = |word: &&str| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    let pages = pages();
+    let mut named = BTreeSet::new();
+    for text in &pages {
+        // In backquotes, or at the beginning of a line of a block.
+        let quoted = text.split("`warmroute-hub ").skip(1).map(|rest| (rest, '`'));
+        let lines = text.lines().filter_map(|line| line.strip_prefix("warmroute-hub ")).map(|rest| (rest, '\n'));
+        for (rest, end) in quoted.chain(lines) {
+            let word = rest.split([' ', '\n', end]).next().unwrap();
+            if is_command(&word) && !word.starts_with("--") {
+                assert!(there_are.contains(word), "there is no `warmroute-hub {word}`");
+                named.insert(word);
+            }
+        }
+    }
+    let without = there_are.iter().filter(|command| **command != "help" && !named.contains(*command));
+    assert_eq!(without.collect::<Vec<_>>(), Vec::<&&str>::new(), "on no page");
+}

@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The images of docker-compose.yml, from source: `hub`, `engine` (fake engines and the load generator), `envoy` with the module.
+# The images of docker-compose.yml and of envoy/kubernetes, from source: `hub`, `engine` (fake engines and the load generator), `envoy` with the module.
 
 FROM rust:1.95.0-slim-bookworm AS source
 # The image's own toolchain, not another one with components that only development needs.
@@ -12,15 +12,15 @@ WORKDIR /warmroute
 COPY . .
 
 FROM source AS module
-RUN --mount=type=cache,target=/usr/local/cargo/registry \
+RUN --mount=type=cache,sharing=locked,target=/usr/local/cargo/registry \
     --mount=type=cache,id=warmroute-module,target=/warmroute/target \
     make wasm \
     && cp target/warmroute.wasm /warmroute.wasm
 
 FROM source AS native
-RUN --mount=type=cache,target=/usr/local/cargo/registry \
+RUN --mount=type=cache,sharing=locked,target=/usr/local/cargo/registry \
     --mount=type=cache,id=warmroute-native,target=/warmroute/target \
-    cargo build --release --features native --bins \
+    cargo build --release --features kubernetes --bins \
     && mkdir /programs \
     && cp target/release/warmroute-hub target/release/fake-engine target/release/loadgen /programs/ \
     && strip /programs/*

@@ -216,7 +216,7 @@ fn bootstrap_override() -> Vec<String> {
 async fn the_ingress_gateway_shows_a_match() {
     let mut proxy = Proxy::parse(INGRESS);
     assert_eq!(proxy.patch(INGRESS_FILTER), Vec::<usize>::new());
-    let (stack, _folder) = proxy.run("0.0.0.0_8080", "istio-ingress", bootstrap_override()).await;
+    let (stack, _folder) = proxy.run("0.0.0.0_80", "istio-ingress", bootstrap_override()).await;
     shows_a_match("ingress-gateway.yaml", &stack, &as_it_is).await;
     reads_bodies("ingress-gateway.yaml", &stack, &as_it_is).await;
     holds_large_bodies(&stack).await;
@@ -279,7 +279,7 @@ async fn a_wasm_plugin_matches_by_headers() {
     let stats = filters.iter().position(|filter| filter["name"] == "istio.stats").unwrap();
     filters.insert(stats, filter);
     assert_eq!(proxy.patch(HEADERS_ONLY_FILTER), Vec::<usize>::new());
-    let (stack, _folder) = proxy.run("0.0.0.0_8080", "istio-plugin", bootstrap_override()).await;
+    let (stack, _folder) = proxy.run("0.0.0.0_80", "istio-plugin", bootstrap_override()).await;
     shows_a_match("wasmplugin.yaml", &stack, &as_it_is).await;
     // A body is not held, and passes.
     let head = hyper::Request::post("/").header("content-type", "application/json");
@@ -301,7 +301,7 @@ fn envoy_accepts_the_patched_configurations() {
 #[test]
 fn patches_that_miss_are_told() {
     let misses = [
-        (INGRESS, INGRESS_FILTER, "portNumber: 8080", "portNumber: 80", vec![0, 1, 2]),
+        (INGRESS, INGRESS_FILTER, "portNumber: 80\n", "portNumber: 8080\n", vec![1, 2]),
         (INGRESS, INGRESS_FILTER, "vllm.llm.svc.cluster.local", "vllm", vec![3]),
         (
             INGRESS,

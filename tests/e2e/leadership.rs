@@ -21,7 +21,7 @@ async fn a_head_that_another_plugin_overwrites_moves_the_stream_and_nothing_else
     .await;
     let prompt = tokens(1, 160);
     warm(&stack, 1, &prompt).await;
-    credited(&stack, &prompt, 160).await;
+    credited_everywhere(&stack, &prompt, 160).await;
     let opened = streams_opened(&stack).await;
     let overwrite =
         Request::builder().method(Method::GET).header("x-fault-overwrite", Keys::new(&domain(&stack)).head());
@@ -36,7 +36,7 @@ async fn a_listener_update_that_removes_the_leaders_plugin_moves_the_stream_and_
     let (stack, file) = stack_with_listener_file().await;
     let prompt = tokens(1, 160);
     warm(&stack, 1, &prompt).await;
-    credited(&stack, &prompt, 160).await;
+    credited_everywhere(&stack, &prompt, 160).await;
     let opened = streams_opened(&stack).await;
     // The same domain, another plugin: the old one is removed once it has drained.
     file.update(|listeners| {
@@ -51,7 +51,7 @@ async fn a_configuration_that_is_wrong_keeps_the_last_good_one() {
     let (stack, file) = stack_with_listener_file().await;
     let prompt = tokens(1, 160);
     warm(&stack, 1, &prompt).await;
-    credited(&stack, &prompt, 160).await;
+    credited_everywhere(&stack, &prompt, 160).await;
     file.update(|listeners| {
         envoy_config::patch_plugin(listeners, &json!({ "max_body_bytes": -1 })).unwrap();
     })

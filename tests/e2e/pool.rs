@@ -152,6 +152,23 @@ pub async fn credited(stack: &Stack, prompt: &[u32], matched_tokens: usize) -> S
     last.unwrap().replica
 }
 
+/// Waits until every worker credits some replica with `matched_tokens` of a prompt: a connection is one worker's, whichever
+/// the kernel picks.
+pub async fn credited_everywhere(stack: &Stack, prompt: &[u32], matched_tokens: usize) {
+    const IN_A_ROW: usize = 16;
+    let url = format!("{}/probe", stack.envoy_url());
+    let all = eventually(SOON * 10, async || {
+        for _ in 0..IN_A_ROW {
+            let answer = Client::default().request(&url, probe_head(prompt), "".into()).await.unwrap();
+            if decided(&answer).matched_tokens != matched_tokens {
+                return false;
+            }
+        }
+        true
+    });
+    assert!(all.await, "{}", stack.envoy.log_tail());
+}
+
 /// Waits until nobody is credited with any of a prompt, within `limit`.
 pub async fn forgotten(stack: &Stack, prompt: &[u32], limit: Duration) {
     let gone = eventually(limit, async || probe(stack, prompt).await.matched_tokens == 0).await;

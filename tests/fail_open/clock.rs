@@ -90,6 +90,5 @@ async fn clocks_jump() {
     // What was too old by the one clock or the other has gone, and is told anew.
     load.sees("PREFIX_MATCH", COMES_BACK).await;
     let tally = load.stop().await;
-    // Of a tenant all of whose blocks have expired nothing is known.
-    world.is_unharmed(&tally, &["NO_HINT/stale?", "NO_HINT/catching_up?", "UNKNOWN_TENANT?"]).await;
+    world.is_unharmed(&tally, &["NO_HINT/stale?", "NO_HINT/catching_up?"]).await;
 }

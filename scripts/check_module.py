@@ -63,15 +63,19 @@ class Reader:
                 self.take(2)
 
 
-def imports(data):
-    """(kind, module, name) of every import."""
+def sections(data):
+    """(id, contents) of every section."""
     if data[:8] != b"\0asm\1\0\0\0":
-        sys.exit("check_module.py: not a WebAssembly module of version 1")
+        sys.exit(f"{Path(sys.argv[0]).name}: not a WebAssembly module of version 1")
     file = Reader(data)
     file.take(8)
     while file.at < len(data):
-        section = file.byte()
-        body = Reader(file.take(file.number()))
+        yield file.byte(), Reader(file.take(file.number()))
+
+
+def imports(data):
+    """(kind, module, name) of every import."""
+    for section, body in sections(data):
         if section != IMPORT_SECTION:
             continue
         for _ in range(body.number()):

@@ -15,7 +15,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from check_module import Reader
+from check_module import sections
 
 DATA_SECTION = 11
 I32_CONST = 0x41
@@ -29,12 +29,7 @@ OF_CRATE = re.compile(r"(?:.*/)?([A-Za-z0-9_-]+?)-\d+\.\d+\.\d+[^/]*/(.*)")
 
 def segments(data):
     """(address, bytes) of every part of the module's data that has an address of its own."""
-    if data[:8] != b"\0asm\1\0\0\0":
-        sys.exit("check_panics.py: not a WebAssembly module of version 1")
-    file = Reader(data)
-    file.take(8)
-    while file.at < len(data):
-        section, body = file.byte(), Reader(file.take(file.number()))
+    for section, body in sections(data):
         if section != DATA_SECTION:
             continue
         for _ in range(body.number()):

@@ -104,13 +104,12 @@ fn templates_end() {
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-mod native {
-    /// The stack of a wasm32 module.
-    const STACK_BYTES: usize = 1 << 20;
+#[path = "support/small_stack.rs"]
+mod small_stack;
 
-    fn on_a_small_stack(test: fn()) {
-        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(test).unwrap().join().unwrap();
-    }
+#[cfg(not(target_arch = "wasm32"))]
+mod native {
+    use super::small_stack::on_a_small_stack;
 
     #[test]
     fn json_ends() {

@@ -13,15 +13,13 @@ mod hostile;
 mod odd;
 
 #[cfg(not(target_arch = "wasm32"))]
+#[path = "support/small_stack.rs"]
+mod small_stack;
+
+#[cfg(not(target_arch = "wasm32"))]
 mod native {
+    use super::small_stack::on_a_small_stack;
     use super::{hostile, odd};
-
-    /// The stack of a wasm32 module, which is less than a test's thread has.
-    const STACK_BYTES: usize = 1 << 20;
-
-    fn on_a_small_stack(test: fn()) {
-        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(test).unwrap().join().unwrap();
-    }
 
     #[test]
     fn looping_templates_end() {

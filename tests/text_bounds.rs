@@ -15,15 +15,13 @@
 mod hostile;
 
 #[cfg(not(target_arch = "wasm32"))]
+#[path = "support/small_stack.rs"]
+mod small_stack;
+
+#[cfg(not(target_arch = "wasm32"))]
 mod native {
     use super::hostile;
-
-    /// The stack of a wasm32 module, which is less than a test's thread has.
-    const STACK_BYTES: usize = 1 << 20;
-
-    fn on_a_small_stack(test: fn()) {
-        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(test).unwrap().join().unwrap();
-    }
+    use super::small_stack::on_a_small_stack;
 
     #[test]
     fn texts_without_words_end() {

@@ -15,7 +15,10 @@ mod allocations;
 mod fuzz;
 #[path = "support/random.rs"]
 mod random;
+#[path = "support/small_stack.rs"]
+mod small_stack;
 
+use small_stack::on_a_small_stack;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -29,8 +32,6 @@ use warmroute::flow::keys::Keys;
 use warmroute::host::{Cas, Host};
 use warmroute::index::log::{Head, Incarnation, Page};
 
-/// The stack of a wasm32 module.
-const STACK_BYTES: usize = 1 << 20;
 /// Mutations of the corpus that a target is run over, the corpus as it is apart.
 const MUTATIONS: usize = 300;
 /// The longest input that is made.
@@ -75,7 +76,7 @@ fn run(name: &'static str, target: fn(&[u8])) {
             execute(name, target, &input, FIXED_BYTES + BYTES_A_BYTE * input.len());
         }
     };
-    std::thread::Builder::new().stack_size(STACK_BYTES).spawn(test).unwrap().join().unwrap();
+    on_a_small_stack(test);
 }
 
 fn execute(name: &str, target: fn(&[u8]), input: &[u8], allowed_bytes: usize) {

@@ -9,13 +9,14 @@
 
 #[path = "support/allocations.rs"]
 mod allocations;
+#[path = "support/small_stack.rs"]
+mod small_stack;
 #[path = "support/worst.rs"]
 mod worst;
 
+use small_stack::on_a_small_stack;
 use worst::{BODY_BYTES, Filter, requests};
 
-/// The stack of a wasm32 module.
-const STACK_BYTES: usize = 1 << 20;
 /// Bytes at a time that a request may take beside what stays: so many for each of its body's. Pointers are
 /// twice as long here as in a module.
 const BYTES_A_BYTE: usize = 16;
@@ -31,5 +32,5 @@ fn no_request_takes_more_memory_than_is_promised() {
             assert!(peak as usize <= BYTES_A_BYTE * BODY_BYTES, "{} takes {peak} bytes", request.name);
         }
     };
-    std::thread::Builder::new().stack_size(STACK_BYTES).spawn(test).unwrap().join().unwrap();
+    on_a_small_stack(test);
 }

@@ -109,23 +109,36 @@ pub async fn send(stack: &Stack, head: hyper::http::request::Builder, path: &str
     stack.client.request(&format!("{}{path}", stack.envoy_url()), head, body.into()).await.unwrap()
 }
 
-/// Waits until every worker has the hub's whole state: a text for this model, which has no tokenizer, is then refused as
-/// that, and before it as everything is. A connection is one worker's, whichever the kernel picks. No engine computes it
-/// if `path` is one that they do not know.
-pub async fn heard(stack: &Stack, model: &str, path: &str) {
-    const IN_A_ROW: usize = 8;
+/// Waits until so many requests in a row, each over a connection of its own, are answered as `is_so` says: a connection is one
+/// worker's, whichever the kernel picks. `request` makes the head and the body of each, by its place in the row.
+pub async fn every_worker(
+    stack: &Stack,
+    path: &str,
+    (in_a_row, within): (usize, Duration),
+    request: impl Fn(usize) -> (hyper::http::request::Builder, String),
+    is_so: impl Fn(&Decided) -> bool,
+) {
     let url = format!("{}{path}", stack.envoy_url());
-    let all = eventually(SOON * 5, async || {
-        for _ in 0..IN_A_ROW {
-            let head = Request::builder().method(Method::POST).header("content-type", "application/json");
-            let text = json!({ "model": model, "prompt": "hello" }).to_string();
-            if decided(&Client::default().request(&url, head, text.into()).await.unwrap()).detail != "no_tokenizer" {
+    let all = eventually(within, async || {
+        for turn in 0..in_a_row {
+            let (head, body) = request(turn);
+            if !is_so(&decided(&Client::default().request(&url, head, body.into()).await.unwrap())) {
                 return false;
             }
         }
         true
     });
     assert!(all.await, "{}", stack.envoy.log_tail());
+}
+
+/// Waits until every worker has the hub's whole state: a text for this model, which has no tokenizer, is then refused as
+/// that, and before it as everything is. No engine computes it if `path` is one that they do not know.
+pub async fn heard(stack: &Stack, model: &str, path: &str) {
+    let request = |_| {
+        let head = Request::builder().method(Method::POST).header("content-type", "application/json");
+        (head, json!({ "model": model, "prompt": "hello" }).to_string())
+    };
+    every_worker(stack, path, (8, SOON * 5), request, |decided| decided.detail == "no_tokenizer").await;
 }
 
 /// The decision that a response repeats.
@@ -152,21 +165,11 @@ pub async fn credited(stack: &Stack, prompt: &[u32], matched_tokens: usize) -> S
     last.unwrap().replica
 }
 
-/// Waits until every worker credits some replica with `matched_tokens` of a prompt: a connection is one worker's, whichever
-/// the kernel picks.
+/// Waits until every worker credits some replica with `matched_tokens` of a prompt.
 pub async fn credited_everywhere(stack: &Stack, prompt: &[u32], matched_tokens: usize) {
-    const IN_A_ROW: usize = 16;
-    let url = format!("{}/probe", stack.envoy_url());
-    let all = eventually(SOON * 10, async || {
-        for _ in 0..IN_A_ROW {
-            let answer = Client::default().request(&url, probe_head(prompt), "".into()).await.unwrap();
-            if decided(&answer).matched_tokens != matched_tokens {
-                return false;
-            }
-        }
-        true
-    });
-    assert!(all.await, "{}", stack.envoy.log_tail());
+    let request = |_| (probe_head(prompt), String::new());
+    let is_so = |decided: &Decided| decided.matched_tokens == matched_tokens;
+    every_worker(stack, "/probe", (16, SOON * 10), request, is_so).await;
 }
 
 /// Waits until nobody is credited with any of a prompt, within `limit`.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use hyper::http::request::Builder;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
-use warmroute::native::load::client::{Answer, Client};
+use warmroute::native::load::client::Answer;
 use warmroute::native::load::demo::models_directory;
 use warmroute::native::load::stack::{ServedModel, Stack, StackOptions, eventually};
 
@@ -56,24 +56,16 @@ pub async fn text_stack(change: impl FnOnce(&mut StackOptions)) -> Stack {
 /// Waits until every worker makes token ids of conversations with these models: each loads them once it is asked, and a
 /// connection is one worker's, whichever the kernel picks.
 pub async fn loaded(stack: &Stack, models: &[&str]) {
-    const IN_A_ROW: usize = 16;
     let announced = eventually(SOON * 20, async || {
         stack.metrics().await.unwrap().sum("warmroute_models_announced", &[]) >= models.len() as f64
     });
     assert!(announced.await, "{}", stack.envoy.log_tail());
-    let url = format!("{}{PROBE}/chat/completions", stack.envoy_url());
-    let all = eventually(SOON * 20, async || {
-        for turn in 0..IN_A_ROW {
-            let body =
-                json!({ "model": models[turn % models.len()], "messages": [{ "role": "user", "content": "Hi." }] });
-            let answer = Client::default().request(&url, of("default"), body.to_string().into()).await.unwrap();
-            if ["catching_up", "no_tokenizer"].contains(&decided(&answer).detail.as_str()) {
-                return false;
-            }
-        }
-        true
-    });
-    assert!(all.await, "{}", stack.envoy.log_tail());
+    let request = |turn: usize| {
+        let messages = json!([{ "role": "user", "content": "Hi." }]);
+        (of("default"), json!({ "model": models[turn % models.len()], "messages": messages }).to_string())
+    };
+    let is_so = |decided: &Decided| !["catching_up", "no_tokenizer"].contains(&decided.detail.as_str());
+    every_worker(stack, &format!("{PROBE}/chat/completions"), (16, SOON * 20), request, is_so).await;
 }
 
 /// The head of a JSON request of a tenant.

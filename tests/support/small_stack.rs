@@ -2,6 +2,6 @@
 
 const STACK_BYTES: usize = 1 << 20;
 
-pub fn on_a_small_stack(test: fn()) {
+pub fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
     std::thread::Builder::new().stack_size(STACK_BYTES).spawn(test).unwrap().join().unwrap();
 }

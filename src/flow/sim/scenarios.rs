@@ -4,6 +4,7 @@ mod full;
 mod hubs;
 mod metered;
 mod models;
+mod steady;
 mod widths;
 
 use std::rc::Rc;

@@ -21,9 +21,8 @@ pub const COMES_BACK: Duration = Duration::from_secs(20);
 /// What Envoy's memory may grow by under a fault, in MiB: 16 for the index of each of four VMs, which is what they are allowed
 /// here, and 64 for what else requests and V8 come to need the first time.
 pub const GROWTH_MIB: u64 = 128;
-/// What every fault may show: the rest is the fault's own. Of an index that is being made anew, what of a tenant has not come
-/// yet may be said to be unknown, for a moment.
-const ORDINARY: [&str; 4] = ["PREFIX_MATCH", "NO_HINT/miss", "NO_HINT/malformed_json", "UNKNOWN_TENANT"];
+/// What every fault may show: the rest is the fault's own.
+const ORDINARY: [&str; 3] = ["PREFIX_MATCH", "NO_HINT/miss", "NO_HINT/malformed_json"];
 
 /// A tenant.
 #[derive(Debug)]

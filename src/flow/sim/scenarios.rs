@@ -4,6 +4,7 @@ mod full;
 mod hubs;
 mod metered;
 mod models;
+mod new_log;
 mod steady;
 mod widths;
 

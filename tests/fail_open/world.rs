@@ -243,7 +243,7 @@ impl Vitals {
     }
 
     /// No VM was lost or made anew, and memory has not grown by more than so many MiB.
-    fn is_as(&self, before: &Vitals, stack: &Stack, growth_mib: u64) {
+    pub fn is_as(&self, before: &Vitals, stack: &Stack, growth_mib: u64) {
         assert!(before.vms()[0] > 0.0);
         assert_eq!(self.vms(), before.vms(), "VMs were lost or made\n{}", stack.envoy.log_tail());
         has_no_trap(stack);

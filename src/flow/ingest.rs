@@ -61,7 +61,7 @@ pub struct Ingest {
     models: BTreeSet<String>,
     /// Generations that a newer one is to replace, and since when, Unix time in ms.
     replaced: HashMap<ReplicaSlot, u64>,
-    /// Those that waited too long, until the log says that they have ended.
+    /// Those that waited too long, or that a reset did not announce again, until the log says that they have ended.
     ending: BTreeSet<ReplicaSlot>,
     /// How long such a generation may go on serving.
     replace_within_ms: u64,
@@ -195,21 +195,19 @@ impl Ingest {
         self.position = None;
     }
 
-    /// Generations of `index` that a newer one is about to end.
+    /// Generations of `index` that are about to end, in order: by a newer one, or with the reset that is under way, which
+    /// announces each of them again or ends it.
     pub fn superseded(&mut self, index: &Index) -> Vec<ReplicaSlot> {
         self.ending.retain(|replica| index.dictionary().replica(*replica).is_some());
         let mut superseded: Vec<ReplicaSlot> = self.replaced.keys().chain(&self.ending).copied().collect();
-        // Those of before the reset that is under way, as far as they have been announced again.
         if let Some(before) = &self.resetting {
-            let announced: HashSet<&Member> = self.replicas.values().map(|published| &published.member).collect();
-            let again = before.generations.iter().filter(|(_, member)| announced.contains(member));
-            superseded.extend(again.map(|(replica, _)| *replica));
+            superseded.extend(before.generations.keys().copied());
             // The hub may tell of a generation and of the one that is to replace it.
             let current: HashSet<ReplicaSlot> = self.replicas.current().collect();
             superseded.retain(|replica| !current.contains(replica));
-            superseded.sort_unstable();
-            superseded.dedup();
         }
+        superseded.sort_unstable();
+        superseded.dedup();
         superseded
     }
 

@@ -47,7 +47,7 @@ pub struct HeldBlock {
     pub parent: Option<PrefixHash>,
     /// Tokens from the start of the prompt to the end of this block.
     pub token_count: u32,
-    /// When it was last reported, Unix time in ms.
+    /// When it was last reported, in the hub's own ms.
     pub last_seen_ms: u64,
     /// Engine keys that stand for it.
     names: u32,

@@ -155,7 +155,7 @@ impl ReplicaCache {
         self.blocks.held_in(part)
     }
 
-    /// Applies one event reported at `now_ms`, Unix time in ms.
+    /// Applies one event reported at `now_ms`, in the hub's own ms.
     ///
     /// `scope_of` gives the scope of an adapter, or `None` if there can be no further scope.
     pub fn apply(

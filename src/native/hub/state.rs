@@ -9,10 +9,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
 
 use super::capacity::{Capacity, Excess, GivenUp, Places};
+use super::clock::Wall;
 use super::config::ReplicaConfig;
 use super::followed::{Followed, ReplicaIndex, ReplicaView};
 use super::replica_cache::{HeldBlock, Tally};
 use super::ring::{Numbered, Passed, Ring};
+use super::sharded::SHARDS;
 use super::shelf::{ModelShelf, TextModels};
 use super::snapshot::{Snapshot, models, policies, reported};
 use crate::fingerprint::{BlockSize, PrefixHash};
@@ -31,6 +33,9 @@ pub struct HubState {
     /// Whether the replicas that there are were not all found yet.
     awaits_replicas: watch::Sender<bool>,
     sequence: watch::Sender<u64>,
+    wall: Wall,
+    /// Positions before this one are of who was told times by a wall clock that was set since.
+    told_anew: watch::Sender<u64>,
 }
 
 /// What the numbers stand for, as of a sequence.
@@ -79,12 +84,36 @@ impl HubState {
             awaits_models: watch::Sender::new(false),
             awaits_replicas: watch::Sender::new(false),
             sequence: watch::Sender::new(0),
+            wall: Wall::default(),
+            told_anew: watch::Sender::new(0),
         }
     }
 
     /// The lifetime of this history.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// The same, whose times others are told by `wall`.
+    pub fn with_wall(self, wall: Wall) -> HubState {
+        HubState { wall, ..self }
+    }
+
+    /// What others call the hub's times.
+    pub fn wall(&self) -> &Wall {
+        &self.wall
+    }
+
+    /// Looks whether the wall clock has jumped, and by how many ms. Where it has, who was told times before is told anew.
+    pub fn look_at_wall(&self) -> Option<i64> {
+        let jump_ms = self.wall.jump()?;
+        self.told_anew.send_replace(self.sequence().saturating_add(1));
+        Some(jump_ms)
+    }
+
+    /// Follows the first position that nobody has who was told times by a wall clock that was set since.
+    pub fn told_anew(&self) -> watch::Receiver<u64> {
+        self.told_anew.subscribe()
     }
 
     /// The models whose text can be turned into token ids, with their contents.
@@ -162,7 +191,7 @@ impl HubState {
         self.change_both(|followed, publisher| followed.complete(replica, publisher));
     }
 
-    /// Applies events of `replica`, which must have been announced, as seen at `now_ms`, Unix time in ms.
+    /// Applies events of `replica`, which must have been announced, as seen at `now_ms`, in the hub's own ms.
     pub fn apply(&self, replica: ReplicaIndex, events: &[KvEvent], now_ms: u64) -> Tally {
         self.change_both(|followed, publisher| followed.apply(replica, events, now_ms, publisher)).unwrap_or_default()
     }
@@ -172,7 +201,7 @@ impl HubState {
         self.apply(replica, &[KvEvent::Missed(Missed::Anything)], 0)
     }
 
-    /// `replica` still holds all that it was reported to hold, as was known at `at_ms`, Unix time in ms.
+    /// `replica` still holds all that it was reported to hold, as was known at `at_ms`, in the hub's own ms.
     pub fn reassert(&self, replica: ReplicaIndex, at_ms: u64) {
         self.change_both(|followed, publisher| followed.reassert(replica, at_ms, publisher));
     }
@@ -192,15 +221,34 @@ impl HubState {
         self.look(|inner| read(&inner.publisher))
     }
 
-    /// The full state as of its sequence.
+    /// The full state as of its sequence, but for what followed replicas hold; and which these are.
+    pub fn outline(&self) -> (Snapshot, Vec<ReplicaIndex>) {
+        self.look(Inner::outline)
+    }
+
+    /// The full state as of its sequence, for tests: nothing else happens meanwhile.
+    #[cfg(test)]
     pub fn snapshot(&self) -> Snapshot {
-        self.look(|inner| Snapshot {
-            sequence: inner.ring.last(),
-            scopes: inner.scopes(),
-            policies: policies(inner.publisher.index()),
-            models: models(inner.publisher.index()),
-            replicas: inner.followed.snapshots(),
-            reported: reported(&inner.publisher),
+        self.look(|inner| {
+            let (mut snapshot, replicas) = inner.outline();
+            for (replica, index) in snapshot.replicas.iter_mut().zip(replicas) {
+                replica.held = (0..SHARDS).flat_map(|part| inner.followed.held_in(index, part)).collect();
+            }
+            snapshot
+        })
+    }
+
+    /// The blocks that the generation `slot` of `replica` holds in one of the [`SHARDS`] parts; none if another one has taken its
+    /// place.
+    pub fn held_by(
+        &self,
+        replica: ReplicaIndex,
+        slot: ReplicaSlot,
+        part: usize,
+    ) -> Vec<(ScopeSlot, PrefixHash, HeldBlock)> {
+        self.look(|inner| match inner.followed.slot(replica) {
+            Some(now) if now == slot => inner.followed.held_in(replica, part),
+            _ => Vec::new(),
         })
     }
 
@@ -222,12 +270,12 @@ impl HubState {
         self.look(|inner| inner.followed.excess(capacity))
     }
 
-    /// The blocks that `replica` holds in one of the [`SHARDS`](super::sharded::SHARDS) parts.
+    /// The blocks that `replica` holds in one of the [`SHARDS`] parts.
     pub fn held_in(&self, replica: ReplicaIndex, part: usize) -> Vec<(ScopeSlot, PrefixHash, HeldBlock)> {
         self.look(|inner| inner.followed.held_in(replica, part))
     }
 
-    /// Gives up what `replica` knows these blocks by in one of the [`SHARDS`](super::sharded::SHARDS) parts; how much that is.
+    /// Gives up what `replica` knows these blocks by in one of the [`SHARDS`] parts; how much that is.
     pub fn give_up(&self, replica: ReplicaIndex, part: usize, places: &Places) -> GivenUp {
         self.change_both(|followed, publisher| followed.give_up(replica, part, places, publisher)).unwrap_or_default()
     }
@@ -305,6 +353,19 @@ impl HubState {
 // === impl Inner ===
 
 impl Inner {
+    fn outline(&self) -> (Snapshot, Vec<ReplicaIndex>) {
+        let (indexes, replicas) = self.followed.outlines().unzip();
+        let snapshot = Snapshot {
+            sequence: self.ring.last(),
+            scopes: self.scopes(),
+            policies: policies(self.publisher.index()),
+            models: models(self.publisher.index()),
+            replicas,
+            reported: reported(&self.publisher),
+        };
+        (snapshot, indexes)
+    }
+
     fn scopes(&self) -> Vec<(ScopeSlot, Scope)> {
         let scopes = self.publisher.index().dictionary().scopes();
         let mut scopes: Vec<_> = scopes.map(|(slot, scope)| (slot, scope.clone())).collect();
@@ -319,11 +380,13 @@ mod tests {
 
     use super::*;
     use crate::native::engine::{BlockStored, EngineKey};
+    use crate::native::hub::clock::tests::Hands;
     use crate::native::hub::config::HubConfig;
     use crate::native::hub::snapshot::ReplicaSnapshot;
     use crate::observation::Stored;
     use crate::observation::{BlockKey, Observation};
     use crate::publisher::PublisherLimits;
+    use crate::publisher::message::{CacheStateUpdate, PrefixEntry};
 
     const A: ReplicaIndex = ReplicaIndex(0);
 
@@ -503,5 +566,61 @@ mod tests {
         assert_eq!(report(0.1, 5_999), 1);
         assert_eq!(report(0.1, 6_000), 2);
         assert_eq!(report(0.2, 6_001), 3);
+    }
+
+    #[test]
+    fn what_is_held_neither_goes_nor_stays_by_a_wall_clock_that_is_set() {
+        const TTL_MS: u64 = 30 * 60 * 1_000;
+        for jump_ms in [TTL_MS as i64 * 9, -(TTL_MS as i64 * 9)] {
+            let start_ms = 100 * TTL_MS;
+            let hands = Hands::at(start_ms);
+            let state = state().with_wall(hands.wall());
+            state.announce(A, "10.0.0.1:1");
+            state.apply(A, &[stored(0..3)], start_ms);
+            let later_ms = start_ms + 60_000;
+            let unix_ms = later_ms.saturating_add_signed(jump_ms);
+            hands.set(later_ms, unix_ms);
+            // A report that was made a minute ago, by a clock that was set like this one.
+            let report = report(state.wall().to_hub_us((unix_ms - 60_000) as i64 * 1_000));
+            assert_eq!(state.change(|publisher| publisher.report(&report, later_ms)).total(), 0);
+            let pairs = |at_ms| {
+                state.change(|publisher| publisher.sweep(at_ms));
+                state.read(|publisher| publisher.index().pairs())
+            };
+            assert_eq!(pairs(later_ms), 4);
+            assert_eq!(pairs(start_ms + TTL_MS - 1), 4);
+            // Whoever is told so is told the age that it has.
+            let mut told = state.snapshot().replicas.remove(0).into_observations().nth(1).unwrap();
+            state.wall().tell(&mut told);
+            assert!(matches!(told, Observation::Stored(stored) if stored.last_seen_ms == unix_ms - 60_000));
+            assert_eq!(pairs(start_ms + TTL_MS), 0);
+        }
+    }
+
+    #[test]
+    fn who_was_told_times_before_the_clock_was_set_is_told_anew() {
+        let hands = Hands::at(1_000_000);
+        let state = state().with_wall(hands.wall());
+        state.announce(A, "10.0.0.1:1");
+        let (told, mut anew) = (state.sequence(), state.told_anew());
+        assert_eq!((state.look_at_wall(), anew.has_changed().unwrap()), (None, false));
+        hands.set(1_000_000, 9_000_000);
+        assert_eq!((state.look_at_wall(), anew.has_changed().unwrap()), (Some(8_000_000), true));
+        assert!(told < *anew.borrow_and_update());
+        state.apply(A, &[stored(0..3)], 1_000_000);
+        assert!(state.sequence() >= *state.told_anew().borrow(), "what is told from now on counts");
+        assert_eq!((state.look_at_wall(), anew.has_changed().unwrap()), (None, false));
+    }
+
+    fn report(timestamp_us: i64) -> CacheStateUpdate {
+        CacheStateUpdate {
+            replica_id: "reported".into(),
+            model_id: "m".into(),
+            tenant_id: "t".into(),
+            hash_scheme: "s".into(),
+            timestamp_us,
+            prefixes: vec![PrefixEntry { prefix_hash: b"p".to_vec(), token_count: 16, ..PrefixEntry::default() }],
+            ..CacheStateUpdate::default()
+        }
     }
 }

@@ -14,6 +14,7 @@ use super::config::ReplicaConfig;
 use super::followed::{Followed, ReplicaIndex, ReplicaView};
 use super::replica_cache::{HeldBlock, Tally};
 use super::ring::{Numbered, Passed, Ring};
+#[cfg(test)]
 use super::sharded::SHARDS;
 use super::shelf::{ModelShelf, TextModels};
 use super::snapshot::{Snapshot, models, policies, reported};
@@ -238,7 +239,7 @@ impl HubState {
         })
     }
 
-    /// The blocks that the generation `slot` of `replica` holds in one of the [`SHARDS`] parts; none if another one has taken its
+    /// The blocks that the generation `slot` of `replica` holds in one of the [`SHARDS`](super::sharded::SHARDS) parts; none if another one has taken its
     /// place.
     pub fn held_by(
         &self,
@@ -270,12 +271,12 @@ impl HubState {
         self.look(|inner| inner.followed.excess(capacity))
     }
 
-    /// The blocks that `replica` holds in one of the [`SHARDS`] parts.
+    /// The blocks that `replica` holds in one of the [`SHARDS`](super::sharded::SHARDS) parts.
     pub fn held_in(&self, replica: ReplicaIndex, part: usize) -> Vec<(ScopeSlot, PrefixHash, HeldBlock)> {
         self.look(|inner| inner.followed.held_in(replica, part))
     }
 
-    /// Gives up what `replica` knows these blocks by in one of the [`SHARDS`] parts; how much that is.
+    /// Gives up what `replica` knows these blocks by in one of the [`SHARDS`](super::sharded::SHARDS) parts; how much that is.
     pub fn give_up(&self, replica: ReplicaIndex, part: usize, places: &Places) -> GivenUp {
         self.change_both(|followed, publisher| followed.give_up(replica, part, places, publisher)).unwrap_or_default()
     }

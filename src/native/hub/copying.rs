@@ -79,6 +79,7 @@ mod tests {
     use crate::native::hub::config::HubConfig;
     use crate::native::hub::snapshot::ReplicaSnapshot;
     use crate::observation::{BlockKey, Observation, ReplicaSlot, Stored, Tier};
+    use crate::publisher::message::{CacheStateUpdate, PrefixEntry};
     use crate::publisher::{Publisher, PublisherLimits};
 
     fn state(replicas: usize) -> HubState {
@@ -249,5 +250,36 @@ mod tests {
             println!("{name}: {blocks} blocks in {took:?}; of {count} events the longest took {longest:?}");
             assert_eq!(blocks as u64, REPLICAS as u64 * BLOCKS);
         }
+    }
+
+    /// What producers report is copied at once, with the outline.
+    #[test]
+    #[ignore = "measures; run it in a release build with --nocapture"]
+    fn how_long_events_wait_while_a_million_reported_blocks_are_copied() {
+        let state = state(0);
+        for replica in 0..64 {
+            for chain in 0..16_u32 {
+                let hash = |block: u32| [replica as u32, chain, block].map(u32::to_be_bytes).concat();
+                let prefix = PrefixEntry {
+                    block_hashes: (0..977).map(hash).collect(),
+                    block_token_counts: vec![16; 977],
+                    ..PrefixEntry::default()
+                };
+                let report = CacheStateUpdate {
+                    replica_id: format!("r{replica}"),
+                    model_id: "m".into(),
+                    tenant_id: "t".into(),
+                    hash_scheme: "s".into(),
+                    timestamp_us: 1_000,
+                    prefixes: vec![prefix],
+                    ..CacheStateUpdate::default()
+                };
+                state.change(|publisher| publisher.report(&report, 1));
+            }
+        }
+        let begun = Instant::now();
+        let (outline, _) = state.outline();
+        println!("{} blocks in {:?}", state.read(|publisher| publisher.index().pairs()), begun.elapsed());
+        assert!(!outline.reported.is_empty());
     }
 }

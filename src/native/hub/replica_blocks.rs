@@ -110,6 +110,17 @@ impl Blocks {
         self.held.part(part).map(|((scope, hash), block)| (*scope, *hash, *block))
     }
 
+    /// Whether none is in any other place.
+    pub fn are_only_in(&self, media: Media) -> bool {
+        self.by_key.iter().all(|(_, entry)| entry.media.without(media).is_empty())
+    }
+
+    /// The keys of those that are there, in no order.
+    pub fn keys_in(&self, media: Media) -> Vec<EngineKey> {
+        let there = self.by_key.iter().filter(|(_, entry)| entry.media.intersects(media));
+        there.map(|(key, _)| key.clone()).collect()
+    }
+
     /// What `key` stands for, in exactly this form.
     pub fn named(&self, key: &EngineKey) -> Option<Entry> {
         self.by_key.get(key).copied()

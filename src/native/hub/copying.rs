@@ -1,6 +1,7 @@
 //! The full state, copied a part at a time: events are taken in between any two.
 //!
-//! What is small is copied at once, as of a sequence: that of the copy. What replicas hold is copied after that, so a part of it
+//! What is small is copied at once, as of a sequence: that of the copy. So is what producers report, of which a million blocks hold up
+//! events for some 400 ms. What followed replicas hold is copied after that, so a part of it
 //! may know of later changes. These are in the history after the copy's sequence as well, and are told to whoever was told the
 //! copy. To apply them once more changes nothing in the end: each says what of a block is so from then on. So what follows from
 //! the copy and all changes after its sequence is what follows from the whole history:
@@ -212,7 +213,7 @@ mod tests {
         assert!(meanwhile > 1_000, "{meanwhile} changes");
     }
 
-    /// What is held longest is what a follower of events waits for.
+    /// What is held longest is what a follower of events waits for: on two busy cores 724 ms at once, 15 ms in parts.
     #[test]
     #[ignore = "measures; run it in a release build with --nocapture"]
     fn how_long_events_wait_while_four_million_blocks_are_copied() {

@@ -171,7 +171,7 @@ impl Evictor {
     }
 
     /// The orders cost memory and time: they are kept only from three quarters of a bound on.
-    fn is_needed(&self, index: &Index, config: &FilterConfig) -> bool {
+    pub fn is_needed(&self, index: &Index, config: &FilterConfig) -> bool {
         let near = |bound: usize| bound as u64 / 4 * 3;
         let relieved = |bound: usize| bound as u64 / 2;
         let limits = &config.limits;

@@ -4,6 +4,7 @@
 //! that is announced or cleared gets a new number: what it held before then ends at once, whatever of it is still in
 //! pages. A batch is what one stream message said; the position it reaches becomes true when it is committed.
 
+mod names;
 mod queue;
 mod replicas;
 mod reset;
@@ -14,6 +15,7 @@ use std::collections::BTreeSet;
 
 use hashbrown::{HashMap, HashSet};
 
+use names::{MAX_NAME_BYTES, MAX_SCOPES, ScopeNames, is_short, is_short_member, member_bytes, scope_bytes};
 pub use queue::Batch;
 use queue::Queue;
 use replicas::{Published, Reached, Replicas};
@@ -29,10 +31,14 @@ use crate::observation::{
 };
 use crate::wire::MAX_UNACKNOWLEDGED_BYTES;
 
-/// Scopes a log may name at a time: as many as a hub does at its defaults, reported and followed.
-const MAX_SCOPES: usize = 131_072;
-/// Replicas a log may hold at a time, by tenant and model, and generations of theirs that a newer one is to end.
+/// Generations of replicas that a log may hold at a time, those included that a newer one or a reset is to end.
 const MAX_GENERATIONS: usize = 65_536;
+/// Bytes of the names and addresses of all that the hub names.
+const MAX_REPLICA_BYTES: usize = 8 * 1024 * 1024;
+/// Numbers that may stand for scopes, and for replicas, that there is no room for: then the stream is given up.
+const MAX_REFUSED: usize = 4 * MAX_SCOPES;
+/// Bytes of the names of scopes that wait for room; the hub has to announce others again.
+const MAX_WAITING_BYTES: usize = 4 * 1024 * 1024;
 /// Tenants with a policy that a log may hold.
 const MAX_POLICIES: usize = 4_096;
 /// Models whose text can be turned into token ids that a log may hold.
@@ -46,10 +52,14 @@ const MAX_QUEUED_BYTES: usize = 16 * MAX_UNACKNOWLEDGED_BYTES;
 pub struct Ingest {
     /// By the hub's number.
     scopes: HashMap<ScopeSlot, PublishedScope>,
-    names: HashMap<Scope, ScopeSlot>,
+    names: ScopeNames,
+    /// Bytes of scopes' names that wait for room in `names`.
+    waiting_bytes: usize,
     /// The scopes in `names` that the hub does not name.
     unused: UnusedScopes,
     replicas: Replicas,
+    /// The hub's numbers of replicas that the log has no room for, or whose names are too long.
+    ignored: HashSet<ReplicaSlot>,
     next_scope: u32,
     next_replica: u32,
     position: Option<Position>,
@@ -103,8 +113,12 @@ pub struct Refused {
     pub memory: u64,
     /// The log names as many scopes as it may, and this is another one.
     pub scopes: u64,
+    /// The log names as many replicas as it may, and this is another one.
+    pub replicas: u64,
     /// The block has a time ahead of this clock: taken, with the time now.
     pub future: u64,
+    /// Not blocks, but scopes, replicas, policies and models that there was no room for, or whose names are too long.
+    pub names: u64,
 }
 
 /// The hub broke the stream's contract: subscribe again from nothing.
@@ -120,16 +134,16 @@ pub enum Violation {
     OutOfPlace,
     /// More ahead of what was acknowledged than the contract allows.
     TooMuch,
-    /// More replicas, their generations that a newer one is to end included, than a log may hold.
-    TooManyReplicas,
+    /// More numbers of scopes or replicas than there is room to remember that there is no room for them.
+    TooManyNumbers,
 }
 
 /// What a scope of the hub's is in the log.
 #[derive(Debug)]
 enum PublishedScope {
     Named(ScopeSlot),
-    /// The log had no room for it when it was announced.
-    Refused(Scope),
+    /// The log had no room for it when it was announced. Without a name it is too long, or there was no room for that either.
+    Refused(Option<Scope>),
 }
 
 // === impl Ingest ===
@@ -139,15 +153,18 @@ impl Ingest {
     /// generation whose successor is not complete after `replace_within_ms` ends without it.
     pub fn new(head: &Head, index: &Index, max_pairs: u64, replace_within_ms: u64) -> Ingest {
         let dictionary = index.dictionary();
-        let names: HashMap<Scope, ScopeSlot> = dictionary.scopes().map(|(slot, scope)| (scope.clone(), slot)).collect();
+        let mut names = ScopeNames::default();
+        dictionary.scopes().for_each(|(slot, scope)| names.insert(scope.clone(), slot));
         let named: HashSet<ScopeSlot> = dictionary.published_scopes().map(|(_, slot)| slot).collect();
         let mut unused = UnusedScopes::default();
-        names.values().filter(|slot| !named.contains(*slot)).for_each(|slot| unused.add(*slot, 0));
+        names.slots().filter(|slot| !named.contains(slot)).for_each(|slot| unused.add(slot, 0));
         let mut ingest = Ingest {
             scopes: HashMap::new(),
             names,
+            waiting_bytes: 0,
             unused,
             replicas: Replicas::default(),
+            ignored: HashSet::new(),
             next_scope: head.next_scope,
             next_replica: head.next_replica,
             position: None,
@@ -316,7 +333,7 @@ impl Ingest {
         for observation in observations {
             if let Err(violation) = self.renumber(observation, (index, now_ms), &mut room, &mut records) {
                 // The log will not hear of the scopes that this message named.
-                self.names.retain(|_, slot| slot.0 < first_new_scope);
+                self.names.forget_from(ScopeSlot(first_new_scope));
                 return Err(violation);
             }
         }
@@ -331,15 +348,27 @@ impl Ingest {
         out: &mut Vec<Observation>,
     ) -> Result<(), Violation> {
         match observation {
-            Observation::Scope { slot: published, scope } => self.scope(published, scope, out),
+            Observation::Scope { slot: published, scope } => self.scope(published, scope, out)?,
             Observation::ScopeGone { slot } => self.scope_gone(slot),
             Observation::ReplicaUp { replica: published, member, address, data_parallel_rank } => {
-                if self.replicas.len() + self.replaced.len() + self.ending.len() >= MAX_GENERATIONS {
-                    return Err(Violation::TooManyReplicas);
+                if !self.takes(&member, &address) {
+                    return self.ignore(published, out);
                 }
+                self.ignored.remove(&published);
                 let reached = Reached { address, data_parallel_rank };
                 let (_, ended) = self.replica_up(published, member, reached, None, now_ms, out);
                 room.add(ended.iter().map(|slot| index.pairs_of(*slot)).fold(0, u64::saturating_add));
+            }
+            // Of a replica that there is no room for, nothing is taken but its end.
+            Observation::ReplicaGone { replica } if self.ignored.remove(&replica) => {}
+            Observation::ReplicaComplete { replica }
+            | Observation::Cleared { replica }
+            | Observation::Stats { replica, .. }
+            | Observation::Removed { replica, .. }
+            | Observation::Reasserted { replica, .. }
+                if self.ignored.contains(&replica) => {}
+            Observation::Stored(stored) if self.ignored.contains(&stored.replica) => {
+                self.refused.replicas += stored.blocks.len() as u64;
             }
             Observation::ReplicaComplete { replica } => {
                 out.push(Observation::ReplicaComplete { replica: self.known(replica)?.slot });
@@ -370,9 +399,12 @@ impl Ingest {
             }
             Observation::Stored(stored) => self.stored(stored, (index, now_ms), room, out)?,
             Observation::Policy { tenant_id, policy } => {
-                if self.policies.len() < MAX_POLICIES || self.policies.contains(&tenant_id) {
+                let is_short = tenant_id.as_ref().is_none_or(|tenant_id| tenant_id.len() <= MAX_NAME_BYTES);
+                if is_short && self.policies.len() < MAX_POLICIES || self.policies.contains(&tenant_id) {
                     self.policies.insert(tenant_id.clone());
                     out.push(Observation::Policy { tenant_id, policy });
+                } else {
+                    self.refused.names += 1;
                 }
             }
             Observation::PolicyGone { tenant_id } => {
@@ -380,9 +412,12 @@ impl Ingest {
                 out.push(Observation::PolicyGone { tenant_id });
             }
             Observation::Model { model_id, version } => {
-                if self.models.len() < MAX_MODELS || self.models.contains(&model_id) {
+                let is_short = model_id.len() <= MAX_NAME_BYTES;
+                if is_short && self.models.len() < MAX_MODELS || self.models.contains(&model_id) {
                     self.models.insert(model_id.clone());
                     out.push(Observation::Model { model_id, version });
+                } else {
+                    self.refused.names += 1;
                 }
             }
             Observation::ModelGone { model_id } => {
@@ -428,12 +463,11 @@ impl Ingest {
         Ok(())
     }
 
-    fn scope(&mut self, published: ScopeSlot, scope: Scope, out: &mut Vec<Observation>) {
+    fn scope(&mut self, published: ScopeSlot, scope: Scope, out: &mut Vec<Observation>) -> Result<(), Violation> {
         let slot = match self.names.get(&scope) {
-            Some(slot) => *slot,
-            None if self.names.len() >= MAX_SCOPES => {
-                self.scopes.insert(published, PublishedScope::Refused(scope));
-                return;
+            Some(slot) => slot,
+            None if !self.names.has_room_for(scope_bytes(&scope)) || !is_short(&scope) => {
+                return self.refuse_scope(published, scope);
             }
             None => {
                 let slot = ScopeSlot(self.next_scope);
@@ -444,8 +478,46 @@ impl Ingest {
             }
         };
         self.unused.remove(slot);
-        self.scopes.insert(published, PublishedScope::Named(slot));
+        self.set_scope(published, PublishedScope::Named(slot));
         out.push(Observation::PublishedScope { slot, published });
+        Ok(())
+    }
+
+    fn refuse_scope(&mut self, published: ScopeSlot, scope: Scope) -> Result<(), Violation> {
+        if self.scopes.len() >= MAX_REFUSED {
+            return Err(Violation::TooManyNumbers);
+        }
+        self.refused.names += 1;
+        let waits = is_short(&scope) && self.waiting_bytes.saturating_add(scope_bytes(&scope)) <= MAX_WAITING_BYTES;
+        self.set_scope(published, PublishedScope::Refused(waits.then_some(scope)));
+        Ok(())
+    }
+
+    fn set_scope(&mut self, published: ScopeSlot, scope: PublishedScope) {
+        self.waiting_bytes = self.waiting_bytes.saturating_add(scope.waiting_bytes());
+        if let Some(before) = self.scopes.insert(published, scope) {
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(before.waiting_bytes());
+        }
+    }
+
+    /// Whether there is room for another generation of a replica.
+    fn takes(&self, member: &Member, address: &str) -> bool {
+        let before = self.resetting.as_ref().map_or(0, |before| before.generations.len());
+        let generations = self.replicas.len() + self.replaced.len() + self.ending.len() + before;
+        let bytes = self.replicas.bytes().saturating_add(member_bytes(member, address));
+        generations < MAX_GENERATIONS && bytes <= MAX_REPLICA_BYTES && is_short_member(member, address)
+    }
+
+    /// Takes nothing of what the hub says of this number.
+    fn ignore(&mut self, published: ReplicaSlot, out: &mut Vec<Observation>) -> Result<(), Violation> {
+        if self.ignored.len() >= MAX_REFUSED {
+            return Err(Violation::TooManyNumbers);
+        }
+        self.refused.names += 1;
+        let before = self.replicas.remove(published);
+        out.extend(before.map(|before| Observation::ReplicaGone { replica: before.slot }));
+        self.ignored.insert(published);
+        Ok(())
     }
 
     /// A generation begins; its number, and those of the generations that it supersedes.
@@ -483,15 +555,27 @@ impl Ingest {
         published: ScopeSlot,
         out: &mut Vec<Observation>,
     ) -> Result<Option<ScopeSlot>, Violation> {
-        if let PublishedScope::Refused(scope) = self.scopes.get(&published).ok_or(Violation::UnknownNumber)?
-            && self.names.len() < MAX_SCOPES
+        if let PublishedScope::Refused(Some(scope)) = self.scopes.get(&published).ok_or(Violation::UnknownNumber)?
+            && self.names.has_room_for(scope_bytes(scope))
         {
             let scope = scope.clone();
-            self.scope(published, scope, out);
+            self.scope(published, scope, out)?;
         }
         match self.scopes.get(&published) {
             Some(PublishedScope::Named(slot)) => Ok(Some(*slot)),
             _ => Ok(None),
+        }
+    }
+}
+
+// === impl PublishedScope ===
+
+impl PublishedScope {
+    /// Bytes of the name that waits for room.
+    fn waiting_bytes(&self) -> usize {
+        match self {
+            PublishedScope::Refused(Some(scope)) => scope_bytes(scope),
+            PublishedScope::Refused(None) | PublishedScope::Named(_) => 0,
         }
     }
 }
@@ -506,7 +590,7 @@ impl std::fmt::Display for Violation {
             Violation::UnknownNumber => "a scope or replica number was not announced",
             Violation::OutOfPlace => "a part of a reset came outside a reset",
             Violation::TooMuch => "it sends more than it may ahead of what is acknowledged",
-            Violation::TooManyReplicas => "it names more than 65536 replicas",
+            Violation::TooManyNumbers => "it names more scopes or replicas than any hub may",
         })
     }
 }

@@ -364,7 +364,8 @@ impl Ready {
         until_ns: u64,
     ) -> Result<(), Deposed> {
         let Some(index) = follower.index_of(lease.head()) else { return Ok(()) };
-        let superseded = self.ingest.superseded(index);
+        // Whatever is about to end matters only near a bound.
+        let superseded = if self.evictor.is_needed(index, config) { self.ingest.superseded(index) } else { Vec::new() };
         self.evictor.step(host, keys, lease, follower, (config, &superseded), until_ns)?;
         self.ingest.evicts(self.evictor.is_ready());
         let bytes = follower.index_of(lease.head()).map_or(0, |index| index.size().bytes);
@@ -455,9 +456,16 @@ impl Ready {
             host.log(Level::Warn, "no memory for more (limits.max_index_bytes, or the VM's): new blocks are not taken");
         }
         self.refused.memory += refused.memory;
+        if refused.names > 0 && self.refused.names == 0 {
+            let what = "scopes, replicas, policies or models of the hub's are not taken";
+            host.log(Level::Warn, &format!("{what}: there are too many, or their names are longer than 512 bytes"));
+        }
+        self.refused.names += refused.names;
+        metrics::count_names_refused(host, refused.names);
         metrics::count_refused(host, Refusal::Full, refused.full);
         metrics::count_refused(host, Refusal::Memory, refused.memory);
         metrics::count_refused(host, Refusal::TooManyScopes, refused.scopes);
+        metrics::count_refused(host, Refusal::TooManyReplicas, refused.replicas);
         metrics::count_refused(host, Refusal::FutureTime, refused.future);
     }
 }

@@ -38,6 +38,8 @@ pub enum Refusal {
     Memory,
     /// The log names as many scopes as it may.
     TooManyScopes,
+    /// The log names as many replicas as it may.
+    TooManyReplicas,
     /// The block has a time ahead of this clock: taken, with the time now.
     FutureTime,
 }
@@ -193,6 +195,13 @@ pub fn count_evictions(host: &impl Host, algorithm: Eviction, reason: Evicted, p
     }
 }
 
+/// Counts scopes, replicas, policies and models that were not taken.
+pub fn count_names_refused(host: &impl Host, names: u64) {
+    if names > 0 {
+        host.count(NAMES_REFUSED, names);
+    }
+}
+
 /// Counts `blocks` that were refused, and those of them that the index lacks from then on.
 pub fn count_refused(host: &impl Host, refusal: Refusal, blocks: u64) {
     if blocks == 0 {
@@ -240,6 +249,8 @@ pub const STREAM_OPENED: &str = "warmroute_stream_opened_total";
 pub const HUB_CHANGES: &str = "warmroute_hub_changes_total";
 /// Messages from the hub that were refused.
 pub const STREAM_REFUSED: &str = "warmroute_stream_refused_messages_total";
+/// Scopes, replicas, policies and models of the hub's that were not taken: too many, or with names that are too long.
+pub const NAMES_REFUSED: &str = "warmroute_names_refused_total";
 /// 1 while a stream to the hub is open over which it has been heard.
 pub const STREAM_CONNECTED: &str = "warmroute_stream_connected";
 /// Values in shared data that could not be read.
@@ -298,6 +309,7 @@ impl Refusal {
             Refusal::Full => "full",
             Refusal::Memory => "memory",
             Refusal::TooManyScopes => "too_many_scopes",
+            Refusal::TooManyReplicas => "too_many_replicas",
             Refusal::FutureTime => "future_time",
         }
     }

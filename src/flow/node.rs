@@ -75,6 +75,8 @@ pub struct Knowledge<'a> {
     /// When the leader heard the hub say the newest of what is in the view, Unix time in ms; none if nobody ever led or
     /// heard it.
     pub heard_ms: Option<u64>,
+    /// Whether the hub has told all of its state: otherwise what of a tenant has not come may be on its way.
+    pub is_whole: bool,
     /// What turns text into token ids, as far as it is here.
     pub models: &'a Models,
 }
@@ -130,14 +132,16 @@ impl Node {
             }
             self.catching_up.report(host, self.follower.catch_ups(), started_ns);
         }
+        // While a reset is under way there is no position from which to go on.
+        let is_whole = head.as_ref().is_none_or(|head| head.hub_epoch != 0);
         let viewed = self.follower.viewed_incarnation();
         let heard_ms = self.heard.filter(|(log, _)| Some(*log) == viewed).map(|(_, heard_ms)| heard_ms);
         let models = self.models.models();
         match self.follower.view() {
             View::Index(index) if heard_ms.is_some() || newest_ms.is_none() => {
-                Knowledge { view: View::Index(index), heard_ms, models }
+                Knowledge { view: View::Index(index), heard_ms, is_whole, models }
             }
-            _ => Knowledge { view: View::CatchingUp, heard_ms: newest_ms.or(heard_ms), models },
+            _ => Knowledge { view: View::CatchingUp, heard_ms: newest_ms.or(heard_ms), is_whole, models },
         }
     }
 

@@ -1,5 +1,7 @@
 //! A hub that answers, and does everything else wrong.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use prost::Message;
@@ -129,7 +131,13 @@ async fn hub_garbage() {
     load.goes_on(WHILE).await;
     assert!(hub.streams() >= 3, "{} streams", hub.streams());
     assert_eq!(load.tally().count("PREFIX_MATCH"), 0);
-    is_outlived(world, load, hub, &["NO_HINT/cold"]).await;
+    drop(hub);
+    let mut world = world;
+    world.stack.hub.start().unwrap();
+    load.sees("PREFIX_MATCH", COMES_BACK).await;
+    let tally = load.stop().await;
+    let besides = ["NO_HINT/cold", "NO_HINT/catching_up?", "NO_HINT/stale?"];
+    world.is_unharmed_within(&tally, &besides, NAMES_MIB).await;
 }
 
 /// Messages beyond what the contract allows, to one of gigabytes that never ends.
@@ -278,4 +286,60 @@ async fn hub_never_ending() {
     load.sees("NO_HINT/miss", SLOWLY).await;
     let tally = load.stop().await;
     world.is_unharmed(&tally, &["NO_HINT/cold", "NO_HINT/catching_up?", "NO_HINT/stale?"]).await;
+}
+
+/// Names that are too long, and more of the longest that may be than there is room for; every rule of the contract is kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn hub_of_many_long_names() {
+    const LONGEST: usize = 512;
+    let world = World::without_hub(|options| {
+        // A page of all the names is written again and again.
+        options.plugin["limits"]["log_segments"] = 2_048.into();
+    })
+    .await;
+    let load = Load::start(&world.stack.envoy_url());
+    let done = Arc::new(AtomicU32::new(0));
+    let said = Arc::clone(&done);
+    let hub = ScriptedHub::start(world.stack.addresses.hub_grpc, move |stream| {
+        let said = Arc::clone(&said);
+        async move {
+            let mut hub = Speaker::new(7 + u64::from(stream.number));
+            let mut next = 0;
+            stream.say(&hub.reset()).await;
+            for length in [60_000].into_iter().cycle().take(200).chain([LONGEST].into_iter().cycle().take(700)) {
+                let facts = (0..(60_000 / length.max(4 * LONGEST)).max(1)).map(|_| {
+                    next += 1;
+                    let name = |part: &str| format!("{part}{next}-{}", "n".repeat(length))[..length].to_owned();
+                    let [tenant, model, adapter] = ["t", "m", "a"].map(name);
+                    match length {
+                        LONGEST => scope_of(next, &tenant, &model, &adapter),
+                        _ => scope_of(next, &tenant, "m", ""),
+                    }
+                });
+                let facts = facts.collect();
+                stream.say_in_turn(&hub.chunk(facts)).await;
+            }
+            stream.say_in_turn(&hub.reset_complete(1)).await;
+            said.fetch_add(1, Ordering::Relaxed);
+            while stream.say_in_turn(&hub.heartbeat()).await {
+                tokio::time::sleep(STALE_AFTER / 4).await;
+            }
+        }
+    })
+    .await;
+    let is_told = eventually(SLOWLY * 2, async || done.load(Ordering::Relaxed) > 0);
+    assert!(is_told.await, "{} bytes in {} streams", hub.bytes(), hub.streams());
+    load.goes_on(STALE_AFTER).await;
+    let metrics = world.stack.metrics().await.unwrap();
+    // 200 that are too long, and of the others what 16 MiB have no room for.
+    let refused = metrics.sum("warmroute_names_refused_total", &[]);
+    assert!(refused > 8_000.0, "{refused} names refused");
+    assert_eq!(metrics.sum("warmroute_stream_refused_messages_total", &[]), 0.0);
+    drop(hub);
+    let mut world = world;
+    world.stack.hub.start().unwrap();
+    load.sees("PREFIX_MATCH", COMES_BACK).await;
+    let tally = load.stop().await;
+    let besides = ["NO_HINT/cold", "NO_HINT/catching_up?", "NO_HINT/stale?"];
+    world.is_unharmed_within(&tally, &besides, NAMES_MIB).await;
 }

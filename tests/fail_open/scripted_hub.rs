@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::stream::unfold;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -16,15 +16,19 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use warmroute::fingerprint::{BlockSize, prefix_hashes};
 use warmroute::native::load::envoy_config::MODEL;
+use warmroute::observation::SubscriberMessage;
+use warmroute::wire;
 use warmroute::wire::v1::fact::Kind as Fact;
 use warmroute::wire::v1::observe_response::Kind;
 use warmroute::wire::v1::{self, ObserveResponse};
 
 /// How long a script may go on after the end.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// Messages ahead of what was acknowledged: fewer bytes than a hub may be.
+const WINDOW: u64 = 4;
 /// Pieces of a response that wait to be sent.
 const WAITING: usize = 4;
 
@@ -41,6 +45,7 @@ pub struct Stream {
     pub number: u32,
     pieces: mpsc::Sender<Frame<Bytes>>,
     bytes: Arc<AtomicU64>,
+    acknowledged: watch::Receiver<u64>,
 }
 
 /// What a hub says of itself in each message, and what it has said.
@@ -71,9 +76,10 @@ impl ScriptedHub {
                 let service = hyper::service::service_fn(move |request| {
                     let number = streams.fetch_add(1, Ordering::Relaxed);
                     let (pieces, waiting) = mpsc::channel(WAITING);
-                    let stream = Stream { number, pieces, bytes: Arc::clone(&bytes) };
+                    let (acknowledges, acknowledged) = watch::channel(0);
+                    let stream = Stream { number, pieces, bytes: Arc::clone(&bytes), acknowledged };
                     tokio::spawn(script(stream));
-                    async move { Ok::<_, std::convert::Infallible>(respond(request, waiting)) }
+                    async move { Ok::<_, std::convert::Infallible>(respond(request, waiting, acknowledges)) }
                 });
                 let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                 tokio::spawn(http.serve_connection(TokioIo::new(socket), service));
@@ -104,11 +110,27 @@ impl Drop for ScriptedHub {
 fn respond(
     request: Request<Incoming>,
     waiting: mpsc::Receiver<Frame<Bytes>>,
+    acknowledges: watch::Sender<u64>,
 ) -> Response<impl hyper::body::Body<Data = Bytes, Error = std::io::Error>> {
-    // What the filter says is not read closely, but is taken, so that it can go on saying it.
-    tokio::spawn(request.into_body().collect());
+    tokio::spawn(listen(request.into_body(), acknowledges));
     let pieces = unfold(waiting, async |mut waiting| Some((Ok(waiting.recv().await?), waiting)));
     Response::builder().header("content-type", "application/grpc").body(StreamBody::new(Box::pin(pieces))).unwrap()
+}
+
+/// Takes what the filter says, so that it can go on saying it, and notes what it has acknowledged.
+async fn listen(mut body: Incoming, acknowledges: watch::Sender<u64>) {
+    let mut read = BytesMut::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        read.extend_from_slice(frame.data_ref().map_or(&[][..], |data| &data[..]));
+        while let Some(length) = read.get(1..5).map(|length| u32::from_be_bytes(length.try_into().unwrap()) as usize)
+            && read.len() >= 5 + length
+        {
+            let said = v1::ObserveRequest::decode(&read.split_to(5 + length)[5..]).unwrap();
+            if let Ok(SubscriberMessage::Acknowledge(number)) = wire::subscriber_message_from_proto(said) {
+                acknowledges.send_replace(number);
+            }
+        }
+    }
 }
 
 // === impl Stream ===
@@ -124,6 +146,13 @@ impl Stream {
     /// Sends a message.
     pub async fn say(&self, message: &ObserveResponse) -> bool {
         self.send(framed(&message.encode_to_vec())).await
+    }
+
+    /// Sends a message once no more than [`WINDOW`] are ahead of what was acknowledged, as a hub has to.
+    pub async fn say_in_turn(&self, message: &ObserveResponse) -> bool {
+        let number = message.number;
+        let is_due = |acknowledged: &u64| acknowledged + WINDOW >= number;
+        self.acknowledged.clone().wait_for(is_due).await.is_ok() && self.say(message).await
     }
 
     /// Ends the stream with this status.

@@ -101,6 +101,12 @@ impl World {
         self.envoy_is_as_before(GROWTH_MIB).await;
     }
 
+    /// The same where Envoy's memory may grow by so many MiB.
+    pub async fn is_unharmed_within(&self, tally: &Tally, besides: &[&str], growth_mib: u64) {
+        self.is_answered(tally, besides, BOUND, 0).await;
+        self.envoy_is_as_before(growth_mib).await;
+    }
+
     /// The same where so many other requests may have gone to engines.
     pub async fn is_unharmed_besides(&self, tally: &Tally, others: u64) {
         self.is_answered(tally, &[], BOUND, others).await;

@@ -112,7 +112,7 @@ impl<'a> Asked<'a> {
             _ => false,
         };
         let mut arriving = index.dictionary().replicas().filter(|(_, replica)| replica.standing == Standing::Arriving);
-        if reason.is_unknown() && arriving.any(|(_, replica)| may_arrive(&replica.member)) {
+        if reason.is_unknown() && (!self.known.is_whole || arriving.any(|(_, replica)| may_arrive(&replica.member))) {
             return Answer { decision: Decision::no_hint(Detail::Miss), ..answer };
         }
         answer

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::names::{member_bytes, scope_bytes};
 use super::{Heard, Position};
 use crate::observation::{BlockKey, ModelPart, Observation, Stored};
 
@@ -11,6 +12,8 @@ const PIECE_BYTES: usize = 4 * 1024;
 const PART_BLOCKS: usize = 256;
 /// Bytes that a record takes beside its keys, about.
 const RECORD_BYTES: usize = 48;
+/// Bytes that a policy takes beside, about.
+const POLICY_BYTES: usize = 128;
 /// Bytes that a block takes beside its key, about.
 const BLOCK_BYTES: usize = 4;
 
@@ -187,6 +190,12 @@ fn bytes_of(records: &[Observation]) -> usize {
                 RECORD_BYTES + blocks.iter().map(|block| BLOCK_BYTES + block.key.width()).sum::<usize>()
             }
             Observation::Removed { keys, .. } => RECORD_BYTES + keys.iter().map(BlockKey::width).sum::<usize>(),
+            Observation::Scope { scope, .. } => RECORD_BYTES + scope_bytes(scope),
+            Observation::ReplicaUp { member, address, .. } => RECORD_BYTES + member_bytes(member, address),
+            Observation::Policy { tenant_id, .. } | Observation::PolicyGone { tenant_id } => {
+                RECORD_BYTES + POLICY_BYTES + tenant_id.as_ref().map_or(0, String::len)
+            }
+            Observation::Model { model_id, .. } | Observation::ModelGone { model_id } => RECORD_BYTES + model_id.len(),
             _ => RECORD_BYTES,
         })
         .sum()

@@ -5,6 +5,7 @@
 
 use hashbrown::HashMap;
 
+use super::names::member_bytes;
 use crate::index::Index;
 use crate::observation::{Member, ReplicaSlot, ReplicaStats};
 
@@ -14,6 +15,8 @@ pub(super) struct Replicas {
     by_number: HashMap<ReplicaSlot, Published>,
     /// The hub's number of each replica's newest generation.
     newest: HashMap<Member, ReplicaSlot>,
+    /// Of all names and addresses.
+    bytes: usize,
 }
 
 /// A replica of the hub's, and the log's number for its present generation.
@@ -65,6 +68,11 @@ impl Replicas {
         self.by_number.len()
     }
 
+    /// Bytes of their names and addresses.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn values(&self) -> impl Iterator<Item = &Published> {
         self.by_number.values()
     }
@@ -97,12 +105,14 @@ impl Replicas {
             older.superseded = true;
             before.superseded.push(older.slot);
         }
+        self.bytes = self.bytes.saturating_add(published.bytes());
         self.by_number.insert(number, published);
         before
     }
 
     pub(super) fn remove(&mut self, number: ReplicaSlot) -> Option<Published> {
         let published = self.by_number.remove(&number)?;
+        self.bytes = self.bytes.saturating_sub(published.bytes());
         if self.newest.get(&published.member) == Some(&number) {
             self.newest.remove(&published.member);
         }
@@ -112,12 +122,17 @@ impl Replicas {
     pub(super) fn clear(&mut self) {
         self.by_number.clear();
         self.newest.clear();
+        self.bytes = 0;
     }
 }
 
 // === impl Published ===
 
 impl Published {
+    fn bytes(&self) -> usize {
+        member_bytes(&self.member, &self.reached.address)
+    }
+
     fn of(slot: ReplicaSlot, index: &Index) -> Option<Published> {
         let replica = index.dictionary().replica(slot)?;
         Some(Published {

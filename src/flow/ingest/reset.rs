@@ -61,13 +61,19 @@ impl Ingest {
         let committed = index.dictionary().replicas().map(|(slot, replica)| (slot, replica.member.clone()));
         let queued = self.replicas.values().map(|published| (published.slot, published.member.clone()));
         before.generations.extend(committed.chain(queued));
+        // What a message took back that broke the contract in its further course, the log still has.
+        let dictionary = index.dictionary();
+        before.policies.extend(dictionary.policies().map(|(tenant_id, _)| tenant_id.map(str::to_owned)));
         before.policies.append(&mut self.policies);
+        before.models.extend(dictionary.models().map(|(model_id, _)| model_id.to_owned()));
         before.models.append(&mut self.models);
         self.resetting = Some(before);
         self.position = None;
         // Which are unused is seen when the reset is complete.
         self.unused = UnusedScopes::default();
         self.scopes.clear();
+        self.waiting_bytes = 0;
         self.replicas.clear();
+        self.ignored.clear();
     }
 }

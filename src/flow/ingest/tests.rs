@@ -53,13 +53,11 @@ impl Leader {
 }
 
 fn scope(published: u32, adapter_id: &str) -> Observation {
-    let scope = Scope {
-        tenant_id: "t".into(),
-        model_id: "m".into(),
-        hash_scheme: "vllm".into(),
-        adapter_id: adapter_id.into(),
-    };
-    Observation::Scope { slot: ScopeSlot(published), scope }
+    Observation::Scope { slot: ScopeSlot(published), scope: scope_of(adapter_id) }
+}
+
+fn scope_of(adapter_id: &str) -> Scope {
+    Scope { tenant_id: "t".into(), model_id: "m".into(), hash_scheme: "vllm".into(), adapter_id: adapter_id.into() }
 }
 
 fn up(published: u32) -> Observation {
@@ -145,13 +143,82 @@ fn a_replica_whose_number_the_hub_gives_another_is_gone() {
 }
 
 #[test]
-fn no_more_replicas_are_named_than_a_log_may_hold() {
+fn no_more_replicas_are_named_than_a_log_may_hold_nor_with_the_next_reset() {
     let mut leader = Leader::new(10);
-    let all = (0..MAX_GENERATIONS as u32).map(|number| up_as(number, &format!("{number}"))).collect();
-    leader.reset(all);
-    assert_eq!(leader.delta(1, vec![up_as(u32::MAX, "one more")]), Err(Violation::TooManyReplicas));
-    leader.delta(1, vec![Observation::ReplicaGone { replica: ReplicaSlot(0) }]).unwrap();
-    leader.delta(2, vec![up_as(u32::MAX, "one more")]).unwrap();
+    let all: Vec<_> = (0..MAX_GENERATIONS as u32).map(|number| up_as(number, &format!("{number}"))).collect();
+    leader.reset(all.clone());
+    let one_more = up_as(u32::MAX, "one more");
+    leader.delta(1, vec![scope(1, ""), one_more.clone(), stored(u32::MAX, 0..3), complete(u32::MAX)]).unwrap();
+    leader.commit();
+    assert_eq!(leader.ingest.take_refused(), Refused { replicas: 3, names: 1, ..Refused::default() });
+    assert_eq!(leader.index.dictionary().replicas().count(), MAX_GENERATIONS);
+    leader.delta(2, vec![Observation::ReplicaGone { replica: ReplicaSlot(0) }]).unwrap();
+    leader.delta(3, vec![Observation::ReplicaGone { replica: ReplicaSlot(u32::MAX) }, one_more]).unwrap();
+    leader.delta(4, vec![stored(u32::MAX, 0..3), complete(u32::MAX)]).unwrap();
+    leader.commit();
+    assert_eq!((leader.ingest.take_refused(), leader.pairs()), (Refused::default(), 3));
+    // What the reset is to end is still there.
+    leader.hear(4, StreamBody::Reset).unwrap();
+    leader.hear(4, StreamBody::Chunk(all)).unwrap();
+    assert_eq!(leader.ingest.take_refused().names, MAX_GENERATIONS as u64);
+}
+
+#[test]
+fn names_that_are_too_long_are_not_taken_and_cost_the_rest_of_the_stream_nothing() {
+    let long = "x".repeat(MAX_NAME_BYTES + 1);
+    let mut leader = Leader::new(100);
+    let in_long = |observation| match observation {
+        Observation::Stored(in_scope) => Observation::Stored(Stored { scope: ScopeSlot(2), ..in_scope }),
+        other => other,
+    };
+    leader.reset(vec![
+        scope(1, ""),
+        scope(2, &long),
+        up(1),
+        up_as(2, &long),
+        stored(1, 0..4),
+        in_long(stored(1, 10..13)),
+        stored(2, 20..25),
+        Observation::Removed { replica: ReplicaSlot(2), scope: ScopeSlot(1), keys: vec![BlockKey::Hash64(20)] },
+        complete(1),
+        complete(2),
+        Observation::Policy { tenant_id: Some(long.clone()), policy: Policy::default() },
+    ]);
+    let refused = leader.ingest.take_refused();
+    assert_eq!(refused, Refused { scopes: 3, replicas: 5, names: 3, ..Refused::default() });
+    assert_eq!((leader.pairs(), leader.index.dictionary().policies().count()), (4, 0));
+    let longest = "y".repeat(MAX_NAME_BYTES);
+    leader.delta(1, vec![scope(3, &longest), up_as(3, &longest)]).unwrap();
+    assert_eq!(leader.ingest.take_refused(), Refused::default());
+}
+
+#[test]
+fn the_names_of_scopes_take_a_bounded_number_of_bytes_and_what_waits_for_room_too() {
+    let mut leader = Leader::new(10);
+    let named = |number: u32| scope(number, &format!("{number:0>512}"));
+    leader.reset(Vec::new());
+    let each = scope_bytes(&Scope { adapter_id: "0".repeat(512), ..scope_of("") });
+    let (fit, wait) = ((names::MAX_SCOPE_BYTES / each) as u32, (MAX_WAITING_BYTES / each) as u32);
+    for number in 0..fit + wait + 10 {
+        leader.delta(u64::from(number) + 1, vec![named(number)]).unwrap();
+        leader.commit();
+    }
+    assert_eq!(leader.ingest.take_refused().names, u64::from(wait) + 10);
+    assert_eq!(leader.index.dictionary().scope_count(), fit as usize);
+    assert!(leader.ingest.waiting_bytes <= MAX_WAITING_BYTES);
+    let more = (0..).map(|number| scope(1_000_000 + number, "another")).take(8);
+    leader.delta(u64::from(fit + wait) + 11, more.collect()).unwrap();
+}
+
+#[test]
+fn what_a_message_took_back_before_it_broke_the_contract_ends_with_the_next_reset() {
+    let mut leader = Leader::new(10);
+    let policy = Observation::Policy { tenant_id: Some("t".into()), policy: Policy::default() };
+    leader.reset(vec![policy]);
+    let gone = Observation::PolicyGone { tenant_id: Some("t".into()) };
+    assert_eq!(leader.delta(1, vec![gone, complete(99)]), Err(Violation::UnknownNumber));
+    leader.reset(Vec::new());
+    assert_eq!(leader.index.dictionary().policies().count(), 0);
 }
 
 #[test]
@@ -299,7 +366,7 @@ fn blocks_of_more_scopes_than_a_log_may_name_are_not_taken() {
         Observation::Removed { replica: ReplicaSlot(1), scope: ScopeSlot(extra), keys: vec![BlockKey::Hash64(1)] };
     leader.delta(1, vec![more, removed]).unwrap();
     leader.commit();
-    assert_eq!(leader.ingest.take_refused(), Refused { scopes: 3, ..Refused::default() });
+    assert_eq!(leader.ingest.take_refused(), Refused { scopes: 3, names: 1, ..Refused::default() });
     assert_eq!(leader.pairs(), 2);
 }
 

@@ -59,7 +59,7 @@ impl Ingest {
     pub(super) fn find_unused_scopes(&mut self) {
         let after = self.after_this_message();
         let mut unused = UnusedScopes::default();
-        self.names.values().for_each(|slot| unused.add(*slot, after));
+        self.names.slots().for_each(|slot| unused.add(slot, after));
         for scope in self.scopes.values() {
             if let PublishedScope::Named(slot) = scope {
                 unused.remove(*slot);
@@ -70,8 +70,10 @@ impl Ingest {
 
     /// The hub gives a scope up. One that it never announced to this subscriber is none of the log's.
     pub(super) fn scope_gone(&mut self, published: ScopeSlot) {
-        if let Some(PublishedScope::Named(slot)) = self.scopes.remove(&published) {
-            self.unused.add(slot, self.after_this_message());
+        match self.scopes.remove(&published) {
+            Some(PublishedScope::Named(slot)) => self.unused.add(slot, self.after_this_message()),
+            Some(refused) => self.waiting_bytes = self.waiting_bytes.saturating_sub(refused.waiting_bytes()),
+            None => {}
         }
     }
 

@@ -5,7 +5,8 @@ use crate::flow::sim::SimHost;
 use crate::routing::reason::{Detail, ReasonCode};
 
 const EVICTED: [Evicted; 4] = [Evicted::Cap, Evicted::Quota, Evicted::Ttl, Evicted::Memory];
-const REFUSALS: [Refusal; 4] = [Refusal::Full, Refusal::Memory, Refusal::TooManyScopes, Refusal::FutureTime];
+const REFUSALS: [Refusal; 5] =
+    [Refusal::Full, Refusal::Memory, Refusal::TooManyScopes, Refusal::TooManyReplicas, Refusal::FutureTime];
 
 /// The labels and values in a name, as the sample's `stats_tags` cut them out.
 fn labels(name: &str) -> Vec<(String, String)> {
@@ -84,8 +85,8 @@ fn what_is_refused_is_known_to_be_missing_unless_it_was_taken_after_all() {
         let name = move |value: &str| format!("{metric}.{label}.={value}.;");
         REFUSALS.map(|refusal| counts.get(&name(refusal.as_str())).copied())
     };
-    assert_eq!(of("warmroute_blocks_refused_total", "kind"), [None, Some(1), Some(2), Some(3)]);
-    assert_eq!(of("warmroute_known_undercount_total", "reason"), [None, Some(1), Some(2), None]);
+    assert_eq!(of("warmroute_blocks_refused_total", "kind"), [None, Some(1), Some(2), Some(3), Some(4)]);
+    assert_eq!(of("warmroute_known_undercount_total", "reason"), [None, Some(1), Some(2), Some(3), None]);
 }
 
 #[test]

@@ -33,3 +33,21 @@ fn that_an_earlier_log_was_heard_says_nothing_of_a_log_that_has_only_begun() {
     assert!(matches!(known.view, View::Index(index) if index.is_empty()), "{known:?}");
     assert_eq!(known.heard_ms, None, "cold: what it has is no whole");
 }
+
+#[test]
+fn while_the_hub_tells_all_anew_what_is_known_is_no_whole() {
+    let mut pool = Pool::new(2);
+    let is_whole = |pool: &mut Pool| [0, 1].map(|vm| pool.vms[vm].ask(&pool.host, 5_000_000).is_whole);
+    pool.tick_all(3);
+    pool.reset(&[1]);
+    pool.tick_all(1);
+    assert_eq!(is_whole(&mut pool), [true; 2]);
+    pool.number = 0;
+    pool.say(StreamBody::Reset);
+    pool.say(StreamBody::Chunk(vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }]));
+    pool.tick_all(1);
+    assert_eq!(is_whole(&mut pool), [false; 2]);
+    pool.say(StreamBody::ResetComplete);
+    pool.tick_all(1);
+    assert_eq!(is_whole(&mut pool), [true; 2]);
+}

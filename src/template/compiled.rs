@@ -42,6 +42,7 @@ pub struct ChatTemplate {
     limits: Limits,
     content_format: ContentFormat,
     marks_generation: bool,
+    knows_developers: bool,
     pub(super) trials: Trials,
 }
 
@@ -127,6 +128,7 @@ impl ChatTemplate {
             limits,
             content_format,
             marks_generation,
+            knows_developers: source.contains("'developer'") || source.contains("\"developer\""),
             trials: Trials::default(),
         })
     }
@@ -145,7 +147,7 @@ impl ChatTemplate {
 
     /// Whether the template names the role `developer`, as vLLM looks for it.
     pub(super) fn knows_developers(&self) -> bool {
-        self.source.contains("'developer'") || self.source.contains("\"developer\"")
+        self.knows_developers
     }
 
     /// Whether plain Jinja2 renders these messages with the template, without what `transformers` adds to it: no functions, no

@@ -140,13 +140,16 @@ impl<'a> Encoding<'a> {
             },
             PreTokenizer::Characters { mark, metaspace, words } => {
                 let text = metaspace.map_or(Cow::Borrowed(text), |prepend| metaspaced(mark, prepend, text, at_start));
-                self.marked(mark, words, &text, false)
+                self.marked(mark, words, Symbols::Characters, &text, false)
             }
         }
     }
 
     /// Text between added tokens that are matched before normalizing.
     fn segment(&mut self, text: &str, at_start: bool) -> Result<(), Stopped> {
+        if let Some(mark) = self.artifact.blank.filter(|mark| mark_from(*mark, text, 0).is_none()) {
+            return self.marked(' ', Words::BeforeRuns, Symbols::Spaced(mark), text, true);
+        }
         let text = normalized(&self.artifact.steps, text);
         for piece in self.artifact.normalized_added().pieces(&text) {
             match piece {
@@ -177,13 +180,13 @@ impl<'a> Encoding<'a> {
                     None => Cow::Borrowed(text),
                     Some(prepend) => metaspaced(mark, prepend, text, at_start),
                 };
-                self.marked(mark, words, &text, true)
+                self.marked(mark, words, Symbols::Characters, &text, true)
             }
         }
     }
 
     /// Text whose words begin with marks. Unless it is `whole`, its last word may go on.
-    fn marked(&mut self, mark: char, rule: Words, text: &str, whole: bool) -> Result<(), Stopped> {
+    fn marked(&mut self, mark: char, rule: Words, symbols: Symbols, text: &str, whole: bool) -> Result<(), Stopped> {
         let mut rest = text;
         while !rest.is_empty() {
             let end = match rule {
@@ -197,7 +200,7 @@ impl<'a> Encoding<'a> {
             }
             rest = after;
             let (left, ids) = (&mut self.symbols_left, &mut self.ids);
-            self.words.encode(&self.tables, self.parameters, Symbols::Characters, text, left, ids)?;
+            self.words.encode(&self.tables, self.parameters, symbols, text, left, ids)?;
             check(&self.ids, self.max_tokens)?;
         }
         Ok(())
@@ -226,11 +229,15 @@ fn up_to(open: usize, text: &str, range: Range<usize>) -> &str {
 
 /// The position of the next mark behind the first character.
 fn next_mark(mark: char, text: &str) -> Option<usize> {
+    mark_from(mark, text, 1)
+}
+
+/// The position of the first mark from a byte on.
+fn mark_from(mark: char, text: &str, mut from: usize) -> Option<usize> {
     let mut buffer = [0; 4];
     let mark = mark.encode_utf8(&mut buffer).as_bytes();
     let lead = *mark.first()?;
     let bytes = text.as_bytes();
-    let mut from = 1;
     loop {
         let at = from + memchr::memchr(lead, bytes.get(from..)?)?;
         if bytes.get(at..).is_some_and(|rest| rest.starts_with(mark)) {

@@ -96,3 +96,95 @@ fn start(text: &[u8]) -> Option<u64> {
 fn key(text: &[u8]) -> Key {
     Key { hash: xxh3_128(text), bytes: text.len() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::json::{MAX_VALUES, parse_body, parse_json_of};
+    use super::*;
+
+    /// What a body is with what is known and without; errors by their kind, as one that comes too early is elsewhere.
+    fn both(body: &[u8], known: &mut KnownItems) -> [Result<String, &'static str>; 2] {
+        let alone = parse_json_of(body, &mut { MAX_VALUES });
+        [parse_body(body, known), alone]
+            .map(|read| read.map(|value| format!("{value:?}")).map_err(|error| error.expected))
+    }
+
+    fn message(role: &str, content: &str) -> String {
+        format!(r#"{{"role": "{role}", "n": [1, -0.5, {{}}, null], "content": "{content}", "role": "{role}\u00e9"}}"#)
+    }
+
+    fn body(messages: &[String]) -> String {
+        format!(r#"{{"model": "m", "messages": [{}], "tools": [ {} ]}}"#, messages.join(" , "), messages.join(","))
+    }
+
+    #[test]
+    fn what_is_known_is_what_is_read() {
+        let mut known = KnownItems::new(100_000);
+        let long = "a line of text, \\\"quoted\\\", \\n and \u{e9}. ".repeat(9);
+        let texts: Vec<String> = ["", "1", "12", " "].iter().map(|end| format!("{long}{end}")).collect();
+        let messages: Vec<String> = texts.iter().map(|text| message("user", text)).collect();
+        for count in 1..=messages.len() {
+            let body = body(&messages[..count]);
+            for _ in 0..2 {
+                let [found, expected] = both(body.as_bytes(), &mut known);
+                assert!(found.is_ok());
+                assert_eq!(found, expected, "{body}");
+            }
+            let (mut held, mut work) = (messages[count - 1].clone() + " , 1", usize::MAX);
+            assert!(known.find(held.as_bytes(), &mut work).is_some());
+            assert!(known.find(held.as_bytes(), &mut 100).is_none(), "no more is hashed than is allowed");
+            held.replace_range(held.len() - 10..held.len() - 9, "~");
+            assert!(known.find(held.as_bytes(), &mut work).is_none());
+        }
+        // Every byte another one, or the end.
+        let body = body(&messages[..2]);
+        for at in 0..body.len() {
+            for byte in [b'"', b'\\', b'{', b'}', b',', b'0', 0x80] {
+                let mut other = body.clone().into_bytes();
+                other[at] = byte;
+                let [found, expected] = both(&other, &mut known);
+                assert_eq!(found, expected, "{byte:#04x} at {at}");
+            }
+            let [found, expected] = both(&body.as_bytes()[..at], &mut known);
+            assert_eq!(found, expected, "cut at {at}");
+        }
+        assert!(known.bytes() > 1_000 && known.bytes() <= 100_000);
+    }
+
+    #[test]
+    fn the_bounds_of_a_body_are_those_of_one_that_is_read() {
+        let mut known = KnownItems::new(100_000_000);
+        let many = format!(r#"{{"many": [{}]}}"#, vec!["{}"; 20_000].join(","));
+        let deep = |depth: usize| {
+            let padding = " ".repeat(MIN_BYTES);
+            format!(r#"{{"deep":{padding} {}1{}}}"#, "[".repeat(depth), "]".repeat(depth))
+        };
+        let nested = |item: &str| format!(r#"{{"messages": [[{item}]]}}"#);
+        let bodies = [
+            body(std::slice::from_ref(&many)),
+            format!(r#"{{"messages": [{many}]}}"#),
+            format!(r#"{{"messages": [{many}, {many}]}}"#),
+            format!(r#"{{"messages": [{}]}}"#, deep(124)),
+            format!(r#"{{"messages": [{}]}}"#, deep(125)),
+            nested(&deep(124)),
+            format!("[{}]", deep(125)),
+            format!("[{}]", deep(124)),
+        ];
+        for body in bodies.iter().chain(&bodies) {
+            let [found, expected] = both(body.as_bytes(), &mut known);
+            assert_eq!(found, expected, "{}", &body[..body.len().min(300)]);
+        }
+    }
+
+    #[test]
+    fn without_memory_nothing_is_known() {
+        let mut known = KnownItems::new(0);
+        let message = message("user", &"text ".repeat(100));
+        for _ in 0..2 {
+            let [found, expected] = both(body(&[message.clone()]).as_bytes(), &mut known);
+            assert_eq!(found, expected);
+        }
+        assert!(known.find(message.as_bytes(), &mut { usize::MAX }).is_none());
+        assert_eq!((known.bytes(), known.lengths.len()), (0, 0));
+    }
+}

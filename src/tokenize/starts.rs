@@ -226,7 +226,7 @@ mod tests {
             let patterns: Vec<_> = (0..).zip(set).map(|(at, token)| (token.as_bytes(), at)).collect();
             let (nodes, edges) = build_trie(&patterns);
             let starts = Starts::of(nodes.as_chunks().0, edges.as_chunks().0);
-            for _ in 0..2_000 {
+            for _ in 0..1_000 {
                 let text: String = (0..random.below(200)).map(|_| alphabet[random.below(alphabet.len())]).collect();
                 let bytes = text.as_bytes();
                 let begins = |at: &usize| {

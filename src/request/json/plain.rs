@@ -100,7 +100,7 @@ mod tests {
     fn what_is_plain_ends_at_the_first_special_byte() {
         let is_special = |byte: u8| matches!(byte, b'"' | b'\\' | ..0x20);
         for byte in 0..=u8::MAX {
-            for length in 0..70 {
+            for length in 0..40 {
                 for at in 0..length {
                     let mut bytes = vec![b'a'; length];
                     // Bytes behind the first special one, and such as are only just plain, change nothing.

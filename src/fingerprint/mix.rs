@@ -1,7 +1,7 @@
 //! XXH3-64 of one block of 5 to 32 token ids, read as they lie, without copying them to bytes, and of two hashes.
 //!
 //! The same function as `xxhash_rust::xxh3::xxh3_64_with_seed` over the numbers, little-endian; what is of its own is how
-//! two 64-bit numbers are multiplied. WebAssembly has no product of 128 bits, and the one that the compiler calls for takes most
+//! the numbers of a block are multiplied. WebAssembly has no product of 128 bits, and the one that the compiler calls for takes most
 //! of the time there. Constants and steps are those of the XXH3 specification, inputs of 9 to 16 and of 17 to
 //! 128 bytes (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>).
 
@@ -60,8 +60,15 @@ pub(super) fn hash_of_pair(first: u64, last: u64, seed: u64) -> u64 {
     let [.., a, b, c, d] = *SECRET.first_chunk::<7>().unwrap_or(&[0; 7]);
     let low = (a ^ b).wrapping_add(seed) ^ first;
     let high = (c ^ d).wrapping_sub(seed) ^ last;
-    let sum = 16_u64.wrapping_add(low.swap_bytes()).wrapping_add(high).wrapping_add(folded([low, high], [0, 0]));
+    let sum = 16_u64.wrapping_add(low.swap_bytes()).wrapping_add(high).wrapping_add(folded_one(low, high));
     avalanche(sum)
+}
+
+/// A product of 128 bits, both halves one on the other.
+#[inline]
+fn folded_one(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
 }
 
 /// Four ids with four words' worth of the secret, as two factors.
@@ -76,12 +83,8 @@ fn factors(ids: &[u32], at: usize, secret: usize, seed: u64) -> Option<[u64; 2]>
 /// Two products of 128 bits, both halves of each one on the other, added up.
 #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 #[inline]
-fn folded(factors: [u64; 2], others: [u64; 2]) -> u64 {
-    let [first, second] = [factors, others].map(|[a, b]| {
-        let product = u128::from(a) * u128::from(b);
-        product as u64 ^ (product >> 64) as u64
-    });
-    first.wrapping_add(second)
+fn folded([a, b]: [u64; 2], [c, d]: [u64; 2]) -> u64 {
+    folded_one(a, b).wrapping_add(folded_one(c, d))
 }
 
 /// Two products of 128 bits, both halves of each one on the other, added up.

@@ -13,6 +13,7 @@ mod plain;
 
 use std::borrow::Cow;
 
+use plain::passable_length;
 pub(crate) use plain::{copy_plain, plain_length};
 
 /// How deeply a value that is passed over may be nested, as in serde_json.
@@ -220,7 +221,9 @@ impl<'a> Reader<'a> {
         let start = self.at - 1;
         let mut escaped = false;
         loop {
-            self.at += plain_length(self.rest());
+            let (length, has_escapes) = passable_length(self.rest());
+            self.at += length;
+            escaped |= has_escapes;
             match self.next() {
                 Some(b'"') => break,
                 Some(b'\\') => {

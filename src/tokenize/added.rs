@@ -114,9 +114,12 @@ impl<'a> Trie<'a> {
         let mut node = 0;
         let mut longest = None;
         for (length, byte) in (1..=MAX_ADDED_BYTES).zip(bytes) {
-            let edges = children(self.nodes, self.edges, node);
-            let Ok(edge) = edges.binary_search_by_key(byte, |[.., byte]| *byte) else { break };
-            node = edges.get(edge).map_or(0, |edge| u32::from_le_bytes(*edge) & 0x00ff_ffff) as usize;
+            let edge = match children(self.nodes, self.edges, node) {
+                [only] => (only[3] == *byte).then_some(only),
+                edges => edges.binary_search_by_key(byte, |[.., byte]| *byte).ok().and_then(|edge| edges.get(edge)),
+            };
+            let Some(edge) = edge else { break };
+            node = (u32::from_le_bytes(*edge) & 0x00ff_ffff) as usize;
             match self.nodes.get(node).and_then(|node| node.last_chunk::<4>()).map(|index| u32::from_le_bytes(*index)) {
                 None => break,
                 Some(0) => {}

@@ -23,6 +23,35 @@ pub(crate) fn plain_length(bytes: &[u8]) -> usize {
     at + by_words(rest)
 }
 
+/// How many bytes of a string can be passed over that are plain or escapes of two bytes, and whether there are any escapes:
+/// as many as are quickly told.
+#[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
+pub(super) fn passable_length(bytes: &[u8]) -> (usize, bool) {
+    (plain_length(bytes), false)
+}
+
+/// How many bytes of a string can be passed over that are plain or escapes of two bytes, and whether there are any escapes:
+/// as many as are quickly told.
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub(super) fn passable_length(bytes: &[u8]) -> (usize, bool) {
+    let (blocks, rest) = bytes.as_chunks();
+    let (mut at, mut escaped) = (0, false);
+    for block in blocks {
+        let mut special = specials(block);
+        while special != 0 {
+            let first = special.trailing_zeros() as usize;
+            let pair = block.get(first..).and_then(|rest| rest.first_chunk::<2>());
+            let Some([b'\\', b'n' | b'"' | b'\\' | b'/' | b't' | b'r' | b'b' | b'f']) = pair else {
+                return (at + first, escaped);
+            };
+            escaped = true;
+            special &= !(3 << first);
+        }
+        at += block.len();
+    }
+    (at + by_words(rest), escaped)
+}
+
 /// Appends what [`plain_length`] counts to `out`; its length.
 #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 pub(crate) fn copy_plain(bytes: &[u8], out: &mut Vec<u8>) -> usize {

@@ -1,6 +1,7 @@
 //! A compiled chat template, and rendering with it.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use minijinja::machinery::parse;
 use minijinja::{Environment, Value};
@@ -43,6 +44,8 @@ pub struct ChatTemplate {
     content_format: ContentFormat,
     marks_generation: bool,
     knows_developers: bool,
+    /// The length of the last prompt.
+    last_bytes: AtomicUsize,
     pub(super) trials: Trials,
 }
 
@@ -129,6 +132,7 @@ impl ChatTemplate {
             content_format,
             marks_generation,
             knows_developers: source.contains("'developer'") || source.contains("\"developer\""),
+            last_bytes: AtomicUsize::new(0),
             trials: Trials::default(),
         })
     }
@@ -209,12 +213,16 @@ impl ChatTemplate {
 
     fn render_with(&self, context: Value) -> Result<String, RenderError> {
         let template = self.environment.get_template(NAME)?;
-        let mut out = Bounded { bytes: Vec::new(), limit: self.limits.output_bytes, overflowed: false };
+        // A prompt is often a little longer than the one before it.
+        let before = self.last_bytes.load(Ordering::Relaxed);
+        let bytes = Vec::with_capacity(before.saturating_add(before / 16).min(self.limits.output_bytes));
+        let mut out = Bounded { bytes, limit: self.limits.output_bytes, overflowed: false };
         let result = template.render_captured_to(context, &mut out).map(drop);
         if out.overflowed {
             return Err(RenderError::TooLong);
         }
         result?;
+        self.last_bytes.store(out.bytes.len(), Ordering::Relaxed);
         String::from_utf8(out.bytes).map_err(|_| RenderError::refused("the prompt is not UTF-8"))
     }
 

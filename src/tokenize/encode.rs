@@ -12,6 +12,9 @@ use super::split::{Splitter, last_boundary};
 use super::tables::{Tables, word};
 use super::words::{Symbols, WordEncoder};
 
+/// Bytes of text to an id, of which most have more.
+const BYTES_OF_ID: usize = 4;
+
 /// A limit that encoding ran into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
@@ -35,9 +38,10 @@ pub(super) struct Encoding<'a> {
 // === impl Encoding ===
 
 impl<'a> Encoding<'a> {
-    /// Begins a text, without ids so far.
+    /// Begins a text of so many bytes, without ids so far.
     pub(super) fn new(
         artifact: &'a Artifact,
+        bytes: usize,
         splitter: &'a mut Splitter,
         words: &'a mut WordEncoder,
         limits: &Limits,
@@ -50,7 +54,7 @@ impl<'a> Encoding<'a> {
             words,
             max_tokens: limits.max_tokens,
             symbols_left: limits.max_symbols,
-            ids: Vec::new(),
+            ids: Vec::with_capacity((bytes / BYTES_OF_ID).min(limits.max_tokens)),
         }
     }
 

@@ -177,7 +177,7 @@ impl Tokenizer {
         }
         workspace.is_used_by(self.digest());
         let Workspace { splitter, words, units, .. } = workspace;
-        let mut encoding = Encoding::new(&self.artifact, splitter, words, limits);
+        let mut encoding = Encoding::new(&self.artifact, text.len(), splitter, words, limits);
         match self.encode_around(text, specials, &mut encoding, units) {
             Ok(()) => Ok(encoding.into_ids()),
             Err(Stopped::Tokens) => Err(OverLimit::Tokens { allowed: limits.max_tokens }),
@@ -205,7 +205,8 @@ impl Tokenizer {
         };
         workspace.is_used_by(self.digest());
         let Workspace { splitter, words, units, .. } = workspace;
-        let mut encoding = Encoding::new(&self.artifact, splitter, words, limits);
+        let (Extent::Whole(all) | Extent::Beginning(all)) = text;
+        let mut encoding = Encoding::new(&self.artifact, all.len(), splitter, words, limits);
         let (stopped, is_whole) = match text {
             Extent::Whole(text) => (self.encode_around(text, specials, &mut encoding, units).is_err(), true),
             Extent::Beginning(text) => (self.encode_beginning(text, specials, &mut encoding, units).is_err(), false),

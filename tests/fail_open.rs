@@ -46,3 +46,8 @@ mod values;
 mod workers;
 #[path = "fail_open/world.rs"]
 mod world;
+#[allow(dead_code, reason = "shared with other tests, which read the requests themselves")]
+#[path = "support/worst.rs"]
+mod worst;
+#[path = "fail_open/worst_requests.rs"]
+mod worst_requests;

@@ -72,6 +72,7 @@ struct Step<'a, H: Host> {
     lease: &'a mut Lease,
     follower: &'a mut Follower,
     config: &'a FilterConfig,
+    /// Generations that are about to end, in order.
     superseded: &'a [ReplicaSlot],
     until_ns: u64,
 }
@@ -140,7 +141,7 @@ impl Evictor {
         self.note(index, step.config, &changes);
         // What is to stay after all counts again, and the orders do not have it any more.
         let stays = |replica: &ReplicaSlot| {
-            !step.superseded.contains(replica) && index.dictionary().replica(*replica).is_some()
+            step.superseded.binary_search(replica).is_err() && index.dictionary().replica(*replica).is_some()
         };
         if self.left_out.iter().any(stays) {
             self.complete = None;
@@ -245,7 +246,7 @@ impl Evictor {
                 return Ok(true);
             }
             let superseded = step.superseded;
-            let counts = |replica: ReplicaSlot| excess.pairs == 0 || !superseded.contains(&replica);
+            let counts = |replica: ReplicaSlot| excess.pairs == 0 || superseded.binary_search(&replica).is_err();
             let victims = orders.order.next(index, max, counts);
             if victims.is_empty() {
                 return Ok(false);
@@ -322,8 +323,9 @@ impl Excess {
 /// Pairs of generations that have not ended, but for those that are about to, and for those of the reserved tenant.
 fn counted_pairs(index: &Index, superseded: &[ReplicaSlot]) -> u64 {
     let replicas = index.dictionary().replicas();
-    let counts =
-        replicas.filter(|(replica, known)| known.member.tenant_id != RESERVED_TENANT && !superseded.contains(replica));
+    let counts = replicas.filter(|(replica, known)| {
+        known.member.tenant_id != RESERVED_TENANT && superseded.binary_search(replica).is_err()
+    });
     counts.map(|(replica, _)| index.pairs_of(replica)).sum()
 }
 

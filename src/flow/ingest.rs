@@ -5,7 +5,9 @@
 //! pages. A batch is what one stream message said; the position it reaches becomes true when it is committed.
 
 mod queue;
+mod replicas;
 mod reset;
+mod room;
 mod unused;
 
 use std::collections::BTreeSet;
@@ -13,8 +15,10 @@ use std::collections::BTreeSet;
 use hashbrown::{HashMap, HashSet};
 
 pub use queue::Batch;
-use queue::{Queue, pairs_of};
+use queue::Queue;
+use replicas::{Published, Reached, Replicas};
 use reset::Before;
+use room::Room;
 use unused::UnusedScopes;
 
 use crate::host::StreamToken;
@@ -27,6 +31,8 @@ use crate::wire::MAX_UNACKNOWLEDGED_BYTES;
 
 /// Scopes a log may name at a time: as many as a hub does at its defaults, reported and followed.
 const MAX_SCOPES: usize = 131_072;
+/// Replicas a log may hold at a time, by tenant and model, and generations of theirs that a newer one is to end.
+const MAX_GENERATIONS: usize = 65_536;
 /// Tenants with a policy that a log may hold.
 const MAX_POLICIES: usize = 4_096;
 /// Models whose text can be turned into token ids that a log may hold.
@@ -43,7 +49,7 @@ pub struct Ingest {
     names: HashMap<Scope, ScopeSlot>,
     /// The scopes in `names` that the hub does not name.
     unused: UnusedScopes,
-    replicas: HashMap<ReplicaSlot, Published>,
+    replicas: Replicas,
     next_scope: u32,
     next_replica: u32,
     position: Option<Position>,
@@ -55,7 +61,7 @@ pub struct Ingest {
     models: BTreeSet<String>,
     /// Generations that a newer one is to replace, and since when, Unix time in ms.
     replaced: HashMap<ReplicaSlot, u64>,
-    /// Those that waited too long, until the log says that they have ended.
+    /// Those that waited too long, or that a reset did not announce again, until the log says that they have ended.
     ending: BTreeSet<ReplicaSlot>,
     /// How long such a generation may go on serving.
     replace_within_ms: u64,
@@ -114,6 +120,8 @@ pub enum Violation {
     OutOfPlace,
     /// More ahead of what was acknowledged than the contract allows.
     TooMuch,
+    /// More replicas, their generations that a newer one is to end included, than a log may hold.
+    TooManyReplicas,
 }
 
 /// What a scope of the hub's is in the log.
@@ -122,24 +130,6 @@ enum PublishedScope {
     Named(ScopeSlot),
     /// The log had no room for it when it was announced.
     Refused(Scope),
-}
-
-/// A replica of the hub's, and the log's number for its present generation.
-#[derive(Debug)]
-struct Published {
-    slot: ReplicaSlot,
-    member: Member,
-    reached: Reached,
-    stats: Option<ReplicaStats>,
-    /// A newer generation of the same replica was announced: this one ends when that is complete.
-    superseded: bool,
-}
-
-/// Where Envoy reaches a replica.
-#[derive(Clone, Debug)]
-struct Reached {
-    address: String,
-    data_parallel_rank: Option<u32>,
 }
 
 // === impl Ingest ===
@@ -157,7 +147,7 @@ impl Ingest {
             scopes: HashMap::new(),
             names,
             unused,
-            replicas: HashMap::new(),
+            replicas: Replicas::default(),
             next_scope: head.next_scope,
             next_replica: head.next_replica,
             position: None,
@@ -180,10 +170,7 @@ impl Ingest {
                 .published_scopes()
                 .map(|(published, slot)| (published, PublishedScope::Named(slot)))
                 .collect();
-            ingest.replicas = dictionary
-                .published_replicas()
-                .filter_map(|(published, slot)| Some((published, Published::of(slot, index)?)))
-                .collect();
+            ingest.replicas = Replicas::of(index);
         }
         ingest
     }
@@ -208,22 +195,19 @@ impl Ingest {
         self.position = None;
     }
 
-    /// Generations of `index` that a newer one is about to end.
+    /// Generations of `index` that are about to end, in order: by a newer one, or with the reset that is under way, which
+    /// announces each of them again or ends it.
     pub fn superseded(&mut self, index: &Index) -> Vec<ReplicaSlot> {
         self.ending.retain(|replica| index.dictionary().replica(*replica).is_some());
         let mut superseded: Vec<ReplicaSlot> = self.replaced.keys().chain(&self.ending).copied().collect();
-        // Those of before the reset that is under way, as far as they have been announced again.
         if let Some(before) = &self.resetting {
-            let announced: HashSet<&Member> = self.replicas.values().map(|published| &published.member).collect();
-            let again = before.generations.iter().filter(|(_, member)| announced.contains(member));
-            superseded.extend(again.map(|(replica, _)| *replica));
+            superseded.extend(before.generations.keys().copied());
             // The hub may tell of a generation and of the one that is to replace it.
-            let current = self.replicas.values().filter(|published| !published.superseded);
-            let current: HashSet<ReplicaSlot> = current.map(|published| published.slot).collect();
+            let current: HashSet<ReplicaSlot> = self.replicas.current().collect();
             superseded.retain(|replica| !current.contains(replica));
-            superseded.sort_unstable();
-            superseded.dedup();
         }
+        superseded.sort_unstable();
+        superseded.dedup();
         superseded
     }
 
@@ -328,60 +312,53 @@ impl Ingest {
     ) -> Result<Vec<Observation>, Violation> {
         let mut records = Vec::with_capacity(observations.len());
         let first_new_scope = self.next_scope;
-        let mut room = self.room(index, &records);
+        let mut room = self.room(index);
         for observation in observations {
-            let makes_room = matches!(observation, Observation::ReplicaUp { .. } | Observation::Cleared { .. });
-            if let Err(violation) = self.renumber(observation, now_ms, &mut room, &mut records) {
+            if let Err(violation) = self.renumber(observation, (index, now_ms), &mut room, &mut records) {
                 // The log will not hear of the scopes that this message named.
                 self.names.retain(|_, slot| slot.0 < first_new_scope);
                 return Err(violation);
-            }
-            if makes_room {
-                room = self.room(index, &records);
             }
         }
         Ok(records)
     }
 
-    /// How many pairs more the index takes once what is queued and `records` are in it. What a newer generation is about
-    /// to end takes no room from what replaces it.
-    fn room(&self, index: &Index, records: &[Observation]) -> u64 {
-        if self.evicts {
-            return u64::MAX;
-        }
-        let current = self.replicas.values().filter(|published| !published.superseded);
-        let held: u64 = current.map(|published| index.pairs_of(published.slot)).sum();
-        self.max_pairs.saturating_sub(held + self.queue.pairs() + pairs_of(records))
-    }
-
     fn renumber(
         &mut self,
         observation: Observation,
-        now_ms: u64,
-        room: &mut u64,
+        (index, now_ms): (&Index, u64),
+        room: &mut Room,
         out: &mut Vec<Observation>,
     ) -> Result<(), Violation> {
         match observation {
             Observation::Scope { slot: published, scope } => self.scope(published, scope, out),
             Observation::ScopeGone { slot } => self.scope_gone(slot),
             Observation::ReplicaUp { replica: published, member, address, data_parallel_rank } => {
-                self.replica_up(published, member, Reached { address, data_parallel_rank }, None, now_ms, out);
+                if self.replicas.len() + self.replaced.len() + self.ending.len() >= MAX_GENERATIONS {
+                    return Err(Violation::TooManyReplicas);
+                }
+                let reached = Reached { address, data_parallel_rank };
+                let (_, ended) = self.replica_up(published, member, reached, None, now_ms, out);
+                room.add(ended.iter().map(|slot| index.pairs_of(*slot)).fold(0, u64::saturating_add));
             }
             Observation::ReplicaComplete { replica } => {
                 out.push(Observation::ReplicaComplete { replica: self.known(replica)?.slot });
             }
             Observation::ReplicaGone { replica } => {
-                let published = self.replicas.remove(&replica).ok_or(Violation::UnknownNumber)?;
+                let published = self.replicas.remove(replica).ok_or(Violation::UnknownNumber)?;
                 out.push(Observation::ReplicaGone { replica: published.slot });
             }
             Observation::Cleared { replica: published } => {
-                let Published { member, reached, stats, .. } =
-                    self.replicas.remove(&published).ok_or(Violation::UnknownNumber)?;
-                let replica = self.replica_up(published, member, reached, stats, now_ms, out);
+                let Published { slot, member, reached, stats, superseded } =
+                    self.replicas.remove(published).ok_or(Violation::UnknownNumber)?;
+                if !superseded {
+                    room.add(index.pairs_of(slot));
+                }
+                let (replica, _) = self.replica_up(published, member, reached, stats, now_ms, out);
                 out.push(Observation::ReplicaComplete { replica });
             }
             Observation::Stats { replica, stats } => {
-                let published = self.replicas.get_mut(&replica).ok_or(Violation::UnknownNumber)?;
+                let published = self.replicas.get_mut(replica).ok_or(Violation::UnknownNumber)?;
                 published.stats = Some(stats);
                 out.push(Observation::Stats { replica: published.slot, stats });
             }
@@ -391,7 +368,7 @@ impl Ingest {
                     out.push(Observation::Removed { replica, scope, keys });
                 }
             }
-            Observation::Stored(stored) => self.stored(stored, now_ms, room, out)?,
+            Observation::Stored(stored) => self.stored(stored, (index, now_ms), room, out)?,
             Observation::Policy { tenant_id, policy } => {
                 if self.policies.len() < MAX_POLICIES || self.policies.contains(&tenant_id) {
                     self.policies.insert(tenant_id.clone());
@@ -425,8 +402,8 @@ impl Ingest {
     fn stored(
         &mut self,
         mut stored: Stored,
-        now_ms: u64,
-        room: &mut u64,
+        (index, now_ms): (&Index, u64),
+        room: &mut Room,
         out: &mut Vec<Observation>,
     ) -> Result<(), Violation> {
         let replica = self.known(stored.replica)?.slot;
@@ -438,11 +415,10 @@ impl Ingest {
             self.refused.memory += stored.blocks.len() as u64;
             return Ok(());
         }
-        let taken = usize::try_from(*room).unwrap_or(usize::MAX).min(stored.blocks.len());
+        let taken = self.take_room(room, stored.blocks.len() as u64, index, out) as usize;
         self.refused.full += (stored.blocks.len() - taken) as u64;
         self.refused.future += if stored.last_seen_ms > now_ms { taken as u64 } else { 0 };
         stored.blocks.truncate(taken);
-        *room -= taken as u64;
         if taken > 0 {
             let last_seen_ms = stored.last_seen_ms.min(now_ms);
             // What only the log and its pages say is not the hub's to say.
@@ -472,6 +448,7 @@ impl Ingest {
         out.push(Observation::PublishedScope { slot, published });
     }
 
+    /// A generation begins; its number, and those of the generations that it supersedes.
     fn replica_up(
         &mut self,
         published: ReplicaSlot,
@@ -480,23 +457,24 @@ impl Ingest {
         stats: Option<ReplicaStats>,
         now_ms: u64,
         out: &mut Vec<Observation>,
-    ) -> ReplicaSlot {
+    ) -> (ReplicaSlot, Vec<ReplicaSlot>) {
         let replica = ReplicaSlot(self.next_replica);
         self.next_replica = self.next_replica.wrapping_add(1);
         let Reached { address, data_parallel_rank } = reached.clone();
         out.push(Observation::ReplicaUp { replica, member: member.clone(), address, data_parallel_rank });
         out.push(Observation::PublishedReplica { replica, published });
         out.extend(stats.map(|stats| Observation::Stats { replica, stats }));
-        for older in self.replicas.values_mut().filter(|older| older.member == member) {
-            older.superseded = true;
-            self.replaced.entry(older.slot).or_insert(now_ms);
-        }
-        self.replicas.insert(published, Published { slot: replica, member, reached, stats, superseded: false });
-        replica
+        let before =
+            self.replicas.announce(published, Published { slot: replica, member, reached, stats, superseded: false });
+        out.extend(before.displaced.map(|replica| Observation::ReplicaGone { replica }));
+        before.superseded.iter().for_each(|older| {
+            self.replaced.entry(*older).or_insert(now_ms);
+        });
+        (replica, before.superseded)
     }
 
     fn known(&self, replica: ReplicaSlot) -> Result<&Published, Violation> {
-        self.replicas.get(&replica).ok_or(Violation::UnknownNumber)
+        self.replicas.get(replica).ok_or(Violation::UnknownNumber)
     }
 
     /// The log's number of a scope; none if there is still no room for it.
@@ -518,20 +496,7 @@ impl Ingest {
     }
 }
 
-// === impl Published ===
-
-impl Published {
-    fn of(slot: ReplicaSlot, index: &Index) -> Option<Published> {
-        let replica = index.dictionary().replica(slot)?;
-        Some(Published {
-            slot,
-            member: replica.member.clone(),
-            reached: Reached { address: replica.address.to_string(), data_parallel_rank: replica.data_parallel_rank },
-            stats: replica.stats,
-            superseded: false,
-        })
-    }
-}
+// === impl Violation ===
 
 impl std::fmt::Display for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -541,6 +506,7 @@ impl std::fmt::Display for Violation {
             Violation::UnknownNumber => "a scope or replica number was not announced",
             Violation::OutOfPlace => "a part of a reset came outside a reset",
             Violation::TooMuch => "it sends more than it may ahead of what is acknowledged",
+            Violation::TooManyReplicas => "it names more than 65536 replicas",
         })
     }
 }

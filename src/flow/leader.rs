@@ -107,7 +107,11 @@ impl Leader {
     pub fn has_work_left(&self) -> bool {
         match &self.stage {
             LeadStage::CatchingUp { ticks_without_progress, .. } => *ticks_without_progress == 0,
-            LeadStage::Ready(ready) => ready.ingest.queued_bytes() > 0 || ready.keeper.has_work_left(),
+            LeadStage::Ready(ready) => {
+                ready.ingest.queued_bytes() > 0
+                    || ready.keeper.has_work_left()
+                    || ready.oldest_page_is_due(self.lease.head())
+            }
         }
     }
 
@@ -154,7 +158,8 @@ impl Leader {
                 ready.commit_queued(host, keys, &mut self.lease, follower, config, until_ns)?;
                 follower.serve_what_is_built(self.lease.head());
                 ready.scrub(host, keys, &mut self.lease, follower)?;
-                ready.checkpoint(host, keys, &mut self.lease, follower, until_ns)?;
+                let step_ns = config.limits.max_step_ns();
+                ready.checkpoint(host, keys, &mut self.lease, follower, (step_ns, until_ns))?;
                 if let Some(index) = follower.index_of(self.lease.head()) {
                     ready.keeper.tick(host, keys, &self.lease, index.dictionary(), &ready.observer)?;
                 }
@@ -388,22 +393,22 @@ impl Ready {
         keys: &Keys,
         lease: &mut Lease,
         follower: &Follower,
-        until_ns: u64,
+        (max_step_ns, until_ns): (u64, u64),
     ) -> Result<(), Deposed> {
-        let unreadable_to = self.unreadable_to;
-        let due = |checkpoint: &Checkpoint, head: &Head| {
-            let oldest = checkpoint.oldest_as_of();
-            oldest < unreadable_to || head.last.saturating_sub(oldest) > u64::from(head.ring / 2)
-        };
-        let mut wrote = 0;
-        while due(&self.checkpoint, lease.head()) && (wrote == 0 || host.now_ns() < until_ns) {
+        // Whatever commits took of the step: a ring that pages do not keep up with lets nothing through in the end.
+        let until_ns = until_ns.max(host.now_ns().saturating_add(max_step_ns / 8));
+        while self.oldest_page_is_due(lease.head()) {
             let Some(index) = follower.index_of(lease.head()) else { break };
-            if !lease.write_oldest_page(host, keys, index, &mut self.checkpoint)? {
+            if !lease.write_oldest_page(host, keys, index, &mut self.checkpoint)? || host.now_ns() >= until_ns {
                 break;
             }
-            wrote += 1;
         }
         Ok(())
+    }
+
+    fn oldest_page_is_due(&self, head: &Head) -> bool {
+        let oldest = self.checkpoint.oldest_as_of();
+        oldest < self.unreadable_to || head.last.saturating_sub(oldest) > u64::from(head.ring / 2)
     }
 
     fn renew(

@@ -5,6 +5,8 @@
 //! lead with nothing half done that a reader could see. Records are applied to the leader's own index only after the
 //! head that covers them is written, so that every page is true of a committed prefix.
 
+use std::collections::VecDeque;
+
 #[cfg(test)]
 use super::defect::{self, Defect};
 use super::follower::Follower;
@@ -31,6 +33,8 @@ pub struct Lease {
 pub struct Checkpoint {
     /// The log sequence that each page is at least true of.
     as_of: Vec<u64>,
+    /// Their numbers, the oldest first: what is written goes to the end.
+    oldest_first: VecDeque<u32>,
 }
 
 // === impl Lease ===
@@ -180,12 +184,15 @@ impl Lease {
 impl Checkpoint {
     /// The pages as `index` was loaded from them; none is older than `head` says.
     pub fn new(index: &Index, head: &Head) -> Checkpoint {
-        Checkpoint { as_of: index.loaded_as_of().map(|as_of| as_of.max(head.oldest_page)).collect() }
+        let as_of: Vec<u64> = index.loaded_as_of().map(|as_of| as_of.max(head.oldest_page)).collect();
+        let mut by_age: Vec<(u64, u32)> = as_of.iter().copied().zip(0..).collect();
+        by_age.sort_unstable();
+        Checkpoint { as_of, oldest_first: by_age.into_iter().map(|(_, number)| number).collect() }
     }
 
     /// The log sequence that every page is at least true of.
     pub fn oldest_as_of(&self) -> u64 {
-        self.as_of.iter().copied().min().unwrap_or(0)
+        self.oldest().map_or(0, |(_, as_of)| as_of)
     }
 
     /// What each page is at least true of, by number.
@@ -195,14 +202,23 @@ impl Checkpoint {
 
     /// The oldest page, if it is older than `sequence`.
     fn oldest_before(&self, sequence: u64) -> Option<u32> {
-        let (number, as_of) = self.as_of.iter().enumerate().min_by_key(|(_, as_of)| **as_of)?;
-        if *as_of < sequence { u32::try_from(number).ok() } else { None }
+        self.oldest().filter(|(_, as_of)| *as_of < sequence).map(|(number, _)| number)
     }
 
+    fn oldest(&self) -> Option<(u32, u64)> {
+        let number = *self.oldest_first.front()?;
+        Some((number, *self.as_of.get(number as usize)?))
+    }
+
+    /// Notes that a page is true of `as_of`, which no other page is ahead of.
     fn written(&mut self, number: u32, as_of: u64) {
-        if let Some(page) = self.as_of.get_mut(number as usize) {
-            *page = as_of;
+        let Some(page) = self.as_of.get_mut(number as usize) else { return };
+        *page = as_of;
+        // Mostly the oldest is written, which is the first here.
+        if let Some(at) = self.oldest_first.iter().position(|other| *other == number) {
+            self.oldest_first.remove(at);
         }
+        self.oldest_first.push_back(number);
     }
 }
 

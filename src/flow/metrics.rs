@@ -240,7 +240,7 @@ pub const STREAM_OPENED: &str = "warmroute_stream_opened_total";
 pub const HUB_CHANGES: &str = "warmroute_hub_changes_total";
 /// Messages from the hub that were refused.
 pub const STREAM_REFUSED: &str = "warmroute_stream_refused_messages_total";
-/// 1 while the stream to the hub is open.
+/// 1 while a stream to the hub is open over which it has been heard.
 pub const STREAM_CONNECTED: &str = "warmroute_stream_connected";
 /// Values in shared data that could not be read.
 pub const SHARED_UNREADABLE: &str = "warmroute_shared_unreadable_total";

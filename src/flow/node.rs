@@ -19,7 +19,7 @@ use super::pace::Pace;
 use super::sweep::Sweeper;
 use crate::config::{FilterConfig, Limits};
 use crate::host::{Cas, Host, SharedValue, StreamToken};
-use crate::index::log::Head;
+use crate::index::log::{Head, Incarnation};
 use crate::model::Models;
 
 /// How long a request may read the log where there is something to answer from already.
@@ -41,8 +41,8 @@ pub struct Node {
     catching_up: CatchingUp,
     /// When the index was last measured, Unix time in ms.
     measured_ms: u64,
-    /// That of the last head that the view covers.
-    heard_ms: Option<u64>,
+    /// That of the last head that was served up to, and whose log that is: another log's says nothing of this one's.
+    heard: Option<(Incarnation, u64)>,
     /// What this VM's requests hit.
     outbox: Outbox,
     /// What turns text into token ids.
@@ -103,7 +103,7 @@ impl Node {
             sweeper: Sweeper::default(),
             catching_up: CatchingUp::default(),
             measured_ms: 0,
-            heard_ms: None,
+            heard: None,
             outbox: Outbox::default(),
             models: Collector::default(),
         }
@@ -126,16 +126,18 @@ impl Node {
             newest_ms = Some(head.heard_ms).filter(|heard_ms| *heard_ms > 0);
             // State that cannot follow goes stale, as if the hub were silent.
             if self.follower.serves_up_to(head) {
-                self.heard_ms = newest_ms.or(self.heard_ms);
+                self.heard = newest_ms.map(|heard_ms| (head.incarnation, heard_ms));
             }
             self.catching_up.report(host, self.follower.catch_ups(), started_ns);
         }
+        let viewed = self.follower.viewed_incarnation();
+        let heard_ms = self.heard.filter(|(log, _)| Some(*log) == viewed).map(|(_, heard_ms)| heard_ms);
         let models = self.models.models();
         match self.follower.view() {
-            View::Index(index) if self.heard_ms.is_some() || newest_ms.is_none() => {
-                Knowledge { view: View::Index(index), heard_ms: self.heard_ms, models }
+            View::Index(index) if heard_ms.is_some() || newest_ms.is_none() => {
+                Knowledge { view: View::Index(index), heard_ms, models }
             }
-            _ => Knowledge { view: View::CatchingUp, heard_ms: newest_ms.or(self.heard_ms), models },
+            _ => Knowledge { view: View::CatchingUp, heard_ms: newest_ms.or(heard_ms), models },
         }
     }
 
@@ -169,7 +171,7 @@ impl Node {
         let is_whole = self.pace.is_whole(&config.limits);
         let progress = self.follower.progress();
         let now_ms = host.now_ms();
-        self.heard_ms = self.heard_ms.map(|heard_ms| aged(heard_ms, now_ms, config.freshness.stale_after_ms));
+        self.heard = self.heard.map(|(log, heard_ms)| (log, aged(heard_ms, now_ms, config.freshness.stale_after_ms)));
         let head = read_head(host, &self.keys);
         let work_is_left = match &mut self.role {
             Role::Following { .. } => {

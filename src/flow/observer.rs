@@ -39,8 +39,18 @@ pub struct Observer {
 
 #[derive(Debug)]
 enum Link {
-    Down { since_ms: u64, pause_ms: u64 },
-    Up { token: StreamToken, opened_ms: u64, heard_ms: u64, acknowledged: u64 },
+    Down {
+        since_ms: u64,
+        pause_ms: u64,
+    },
+    /// `answers`: something was heard over it.
+    Up {
+        token: StreamToken,
+        opened_ms: u64,
+        heard_ms: u64,
+        acknowledged: u64,
+        answers: bool,
+    },
 }
 
 // === impl Observer ===
@@ -92,13 +102,17 @@ impl Observer {
             }
             _ => {}
         }
-        host.gauge(metrics::STREAM_CONNECTED, u64::from(self.token().is_some()));
+        let answers = matches!(self.link, Link::Up { answers: true, .. });
+        host.gauge(metrics::STREAM_CONNECTED, u64::from(answers));
     }
 
     /// Notes that the hub was heard. False if `token` is not the open stream.
     pub fn heard(&mut self, host: &impl Host, token: StreamToken) -> bool {
         match &mut self.link {
-            Link::Up { token: open, heard_ms, .. } if *open == token => *heard_ms = host.now_ms(),
+            Link::Up { token: open, heard_ms, answers, .. } if *open == token => {
+                *heard_ms = host.now_ms();
+                *answers = true;
+            }
             _ => return false,
         }
         if self.heard_from.replace(self.turn).is_some_and(|before| before != self.turn) {
@@ -158,7 +172,7 @@ impl Observer {
             return self.pause(host, false);
         };
         host.count(metrics::STREAM_OPENED, 1);
-        self.link = Link::Up { token, opened_ms: now_ms, heard_ms: now_ms, acknowledged: 0 };
+        self.link = Link::Up { token, opened_ms: now_ms, heard_ms: now_ms, acknowledged: 0, answers: false };
         let subscribe = SubscriberMessage::Subscribe(subscription);
         if !host.send(token, &wire::encode_subscriber_message(&subscribe)) {
             self.give_up(host);

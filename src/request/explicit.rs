@@ -103,7 +103,7 @@ impl Hashes {
     pub(super) fn push(&mut self, digits: &str) -> Result<(), Detail> {
         let before = self.bytes.len();
         push_hex(digits, &mut self.bytes)?;
-        let width = self.bytes.len() - before;
+        let width = self.bytes.len().saturating_sub(before);
         if width == 0 || self.width.is_some_and(|other| other != width) {
             return Err(MALFORMED);
         }
@@ -164,9 +164,9 @@ fn push_hex(digits: &str, bytes: &mut Vec<u8>) -> Result<(), Detail> {
 /// A hex digit's value; 16 for anything else.
 fn nibble(digit: u8) -> u8 {
     match digit {
-        b'0'..=b'9' => digit - b'0',
-        b'a'..=b'f' => digit - b'a' + 10,
-        b'A'..=b'F' => digit - b'A' + 10,
+        b'0'..=b'9' => digit.wrapping_sub(b'0'),
+        b'a'..=b'f' => digit.wrapping_sub(b'a' - 10),
+        b'A'..=b'F' => digit.wrapping_sub(b'A' - 10),
         _ => 16,
     }
 }

@@ -171,14 +171,14 @@ fn read_list(
     reader: &mut Reader,
     mut item: impl FnMut(&mut Reader) -> Result<Result<(), Detail>, Malformed>,
 ) -> Result<Result<usize, Detail>, Malformed> {
-    let mut items = 0;
+    let mut items = 0_usize;
     let mut more = reader.enter_array()?;
     while more {
         if let Err(fault) = item(reader)? {
             reader.skip_rest_of_array()?;
             return Ok(Err(fault));
         }
-        items += 1;
+        items = items.saturating_add(1);
         more = reader.next_in_array()?;
     }
     Ok(Ok(items))

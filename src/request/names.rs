@@ -62,6 +62,9 @@ pub fn is_routing_header(name: &str) -> bool {
     name == DESTINATION_ENDPOINT || (name.starts_with(PREFIX) && (OUTPUT.contains(&name) || INPUT.contains(&name)))
 }
 
+/// A bit for each of [`INPUT`].
+const ALL_INPUT: u16 = (1 << INPUT.len()) - 1;
+
 /// Which of [`INPUT`] are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputHeaders {
@@ -74,7 +77,7 @@ pub struct InputHeaders {
 impl InputHeaders {
     /// All of them.
     pub fn all() -> InputHeaders {
-        InputHeaders { enabled: (1 << INPUT.len()) - 1 }
+        InputHeaders { enabled: ALL_INPUT }
     }
 
     /// None of them.

@@ -159,14 +159,14 @@ fn read_short_ids(reader: &mut Reader, ids: &mut Vec<u32>) -> bool {
         match delimiter {
             b',' => {
                 ids.push(id);
-                reader.advance(digits + 1);
+                reader.advance(digits.saturating_add(1));
                 if reader.current() == Some(b' ') {
                     reader.advance(1);
                 }
             }
             b']' => {
                 ids.push(id);
-                reader.advance(digits + 1);
+                reader.advance(digits.saturating_add(1));
                 return false;
             }
             _ => return true,
@@ -177,6 +177,7 @@ fn read_short_ids(reader: &mut Reader, ids: &mut Vec<u32>) -> bool {
 
 /// The number that 8 bytes of text begin with, its digits, and the byte behind them. `None` if it has none or more than 7
 /// digits, or a leading zero.
+#[allow(clippy::arithmetic_side_effects, reason = "there are 1 to 7 digits: shifts by 8 to 56 of 64 bits")]
 fn short_id(word: u64) -> Option<(u32, usize, u8)> {
     const HIGHS: u64 = 0x8080_8080_8080_8080;
     let values = word ^ 0x3030_3030_3030_3030;

@@ -83,7 +83,7 @@ fn content_parameters<'a>(root: &Stmt<'a>, declared: &Macro<'a>, messages: &[&st
             match argument {
                 CallArg::Pos(value) => {
                     found.extend(names.get(place).filter(|_| is_content(value)));
-                    place += 1;
+                    place = place.saturating_add(1);
                 }
                 CallArg::Kwarg(name, value) if is_content(value) => {
                     found.extend(names.iter().find(|known| *known == name));
@@ -100,7 +100,7 @@ fn names_of_messages<'a>(root: &Stmt<'a>) -> Result<Vec<&'a str>, NotAName> {
     let mut names = vec!["messages"];
     let mut looked_at = 0;
     while let Some(name) = names.get(looked_at).copied() {
-        looked_at += 1;
+        looked_at = looked_at.saturating_add(1);
         for node in nodes(root) {
             let Node::Statement(Stmt::Set(set)) = node else { continue };
             if is_access(&set.expr, name, None) {

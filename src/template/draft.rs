@@ -117,7 +117,8 @@ impl Chat {
             if rest.first().is_some_and(|message| is_role(message, "system")) {
                 return Err(invalid("messages", "without images in system messages where these are merged"));
             }
-            media.message = 1 + before.iter().filter(|message| !is_role(message, "system")).count();
+            let kept = before.iter().filter(|message| !is_role(message, "system")).count();
+            media.message = kept.saturating_add(1);
         }
         let (system, others): (Vec<Value>, Vec<Value>) =
             self.messages.drain(..).partition(|message| is_role(message, "system"));

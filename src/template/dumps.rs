@@ -90,8 +90,8 @@ impl Layout {
         let mut items = 0;
         for item in value.try_iter()?.checked() {
             self.before_item(out, items, depth);
-            self.write(out, &item?, depth + 1)?;
-            items += 1;
+            self.write(out, &item?, depth.saturating_add(1))?;
+            items = items.saturating_add(1);
         }
         self.close(out, ']', items, depth);
         Ok(())
@@ -110,7 +110,7 @@ impl Layout {
             self.before_item(out, items, depth);
             self.quote(out, &key_text(key)?);
             out.push_str(&self.key_separator);
-            self.write(out, &value.get_item(key)?, depth + 1)?;
+            self.write(out, &value.get_item(key)?, depth.saturating_add(1))?;
         }
         self.close(out, '}', keys.len(), depth);
         Ok(())
@@ -120,7 +120,7 @@ impl Layout {
         if items > 0 {
             out.push_str(&self.item_separator);
         }
-        self.new_line(out, depth + 1);
+        self.new_line(out, depth.saturating_add(1));
     }
 
     /// Closes a container; one without items stays on its line.
@@ -155,7 +155,7 @@ impl Layout {
                 _ => continue,
             };
             out.push_str(text.get(written..at).unwrap_or_default());
-            written = at + character.len_utf8();
+            written = at.saturating_add(character.len_utf8());
             if short.is_empty() {
                 escape(out, character);
             } else {

@@ -111,7 +111,8 @@ fn join(
             out.push_str(&separator);
         }
         write_str(&mut out, &item)?;
-        state.consume_fuel((out.len() - before) as u64 / 32 + 1)?;
+        let written = out.len().saturating_sub(before) as u64;
+        state.consume_fuel((written / 32).saturating_add(1))?;
     }
     Ok(out)
 }
@@ -139,27 +140,27 @@ fn escape(state: &State, value: &Value) -> Result<Value, Error> {
 /// A value as a namespace may keep it: data alone, of bounded depth, nothing lazy. A namespace inside a namespace could
 /// hold itself, which would never be freed.
 fn stored(value: &Value, depth: usize, visited: &mut u64) -> Result<Value, Error> {
-    *visited += 1;
+    *visited = visited.saturating_add(1);
     if depth > MAX_NESTING {
         return Err(too_deep());
     }
     match value.kind() {
         ValueKind::Seq => {
             for item in value.try_iter()?.checked() {
-                stored(&item?, depth + 1, visited)?;
+                stored(&item?, depth.saturating_add(1), visited)?;
             }
             Ok(value.clone())
         }
         ValueKind::Iterable => {
             let mut items = Vec::new();
             for item in value.try_iter()?.checked() {
-                items.push(stored(&item?, depth + 1, visited)?);
+                items.push(stored(&item?, depth.saturating_add(1), visited)?);
             }
             Ok(Value::from(items))
         }
         ValueKind::Map if !is_namespace(value) => {
             for key in value.try_iter()?.checked() {
-                stored(&value.get_item(&key?)?, depth + 1, visited)?;
+                stored(&value.get_item(&key?)?, depth.saturating_add(1), visited)?;
             }
             Ok(value.clone())
         }

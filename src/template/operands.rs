@@ -92,7 +92,7 @@ impl Suffixes {
     fn applied_to(mut self, source: &str) -> String {
         self.0.sort_unstable();
         self.0.dedup();
-        let mut out = String::with_capacity(source.len() + self.0.len() * STRING.len());
+        let mut out = String::with_capacity(source.len().saturating_add(self.0.len().saturating_mul(STRING.len())));
         let mut done = 0;
         for (end, filter) in self.0 {
             out.push_str(source.get(done..end).unwrap_or_default());

@@ -99,13 +99,13 @@ fn write_tuple(out: &mut String, value: &Value, depth: usize) -> Result<(), Erro
 }
 
 fn write_items(out: &mut String, value: &Value, depth: usize) -> Result<usize, Error> {
-    let mut items = 0;
+    let mut items = 0_usize;
     for item in value.try_iter()?.checked() {
         if items > 0 {
             out.push_str(", ");
         }
-        write_repr(out, &item?, depth + 1)?;
-        items += 1;
+        write_repr(out, &item?, depth.saturating_add(1))?;
+        items = items.saturating_add(1);
     }
     Ok(items)
 }
@@ -117,9 +117,9 @@ fn write_map(out: &mut String, value: &Value, depth: usize) -> Result<(), Error>
         if position > 0 {
             out.push_str(", ");
         }
-        write_repr(out, &key, depth + 1)?;
+        write_repr(out, &key, depth.saturating_add(1))?;
         out.push_str(": ");
-        write_repr(out, &value.get_item(&key)?, depth + 1)?;
+        write_repr(out, &value.get_item(&key)?, depth.saturating_add(1))?;
     }
     out.push('}');
     Ok(())

@@ -157,7 +157,7 @@ pub(super) fn prepare(source: &str, syntax: &SyntaxConfig) -> Result<String, Inv
                 blocks.note(&tag, span.start_line)?;
             }
             _ => {
-                tag.tokens += 1;
+                tag.tokens = tag.tokens.saturating_add(1);
                 if tag.tokens > MAX_TAG_TOKENS {
                     return Err(InvalidTemplate::new(format!(
                         "line {}: a tag has more than {MAX_TAG_TOKENS} tokens",
@@ -188,19 +188,23 @@ pub(super) fn prepare(source: &str, syntax: &SyntaxConfig) -> Result<String, Inv
 
 /// Refuses a template that could nest values too deeply, or has the engine divide by zero; `root` is its tree.
 pub(super) fn check_shape(root: &Stmt<'_>) -> Result<(), InvalidTemplate> {
-    let (mut literals, mut views) = (0, 0);
+    let (mut literals, mut views) = (0_usize, 0_usize);
     for node in nodes(root) {
         let Node::Expression(expression) = node else { continue };
         if may_cycle_through_nothing(expression) {
             return Err(InvalidTemplate::new("cycle() has nothing to go through"));
         }
         match expression {
-            Expr::List(_) | Expr::Tuple(_) | Expr::Map(_) if expression.as_const().is_none() => literals += 1,
-            Expr::Call(call) if matches!(call.identify_call(), CallType::Function("dict" | "namespace")) => {
-                literals += 1
+            Expr::List(_) | Expr::Tuple(_) | Expr::Map(_) if expression.as_const().is_none() => {
+                literals = literals.saturating_add(1);
             }
-            Expr::Slice(_) => views += 1,
-            Expr::Filter(filter) if CONTAINER_FILTERS.contains(&filter.name) => views += 1,
+            Expr::Call(call) if matches!(call.identify_call(), CallType::Function("dict" | "namespace")) => {
+                literals = literals.saturating_add(1);
+            }
+            Expr::Slice(_) => views = views.saturating_add(1),
+            Expr::Filter(filter) if CONTAINER_FILTERS.contains(&filter.name) => {
+                views = views.saturating_add(1);
+            }
             _ => {}
         }
     }
@@ -234,7 +238,9 @@ impl Tag {
     /// Takes note of the next token.
     fn note(&mut self, token: &Token<'_>) {
         match token {
-            Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => self.brackets += 1,
+            Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => {
+                self.brackets = self.brackets.saturating_add(1);
+            }
             Token::ParenClose | Token::BracketClose | Token::BraceClose => {
                 self.brackets = self.brackets.saturating_sub(1);
             }
@@ -302,12 +308,12 @@ impl Blocks {
             Role::Set if tag.assigns => {}
             Role::Opens | Role::Set => {
                 self.levels.push(1);
-                self.total += 1;
+                self.total = self.total.saturating_add(1);
             }
             Role::Branches => {
-                self.total += 1;
+                self.total = self.total.saturating_add(1);
                 if let Some(levels) = self.levels.last_mut() {
-                    *levels += 1;
+                    *levels = levels.saturating_add(1);
                 }
             }
             Role::Closes => self.total = self.total.saturating_sub(self.levels.pop().unwrap_or_default()),
@@ -323,7 +329,7 @@ impl Blocks {
 }
 
 fn apply(source: &str, edits: &[Edit]) -> String {
-    let mut out = String::with_capacity(source.len() + 16 * edits.len());
+    let mut out = String::with_capacity(source.len().saturating_add(edits.len().saturating_mul(16)));
     let mut done = 0;
     for edit in edits {
         out.push_str(source.get(done..edit.start).unwrap_or_default());

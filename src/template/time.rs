@@ -4,6 +4,11 @@
 //! zone rules. Out: what C's `strftime` writes in the C locale for a time without a zone, which is what Python's naive
 //! `datetime.now()` is (so `%z` and `%Z` are empty). Directives that are not listed here are refused.
 
+#![allow(
+    clippy::arithmetic_side_effects,
+    reason = "parts of a date: what is added is below 146,097 but for the year and the days, which saturate and are checked"
+)]
+
 use std::fmt::Write;
 
 use minijinja::{Error, ErrorKind};
@@ -56,7 +61,7 @@ impl LocalTime {
     /// Writes the moment in the given format.
     pub(super) fn strftime(self, format: &str) -> Result<String, Error> {
         let moment = Moment::of(self)?;
-        let mut out = String::with_capacity(format.len() + 16);
+        let mut out = String::with_capacity(format.len().saturating_add(16));
         let mut rest = format.chars();
         while let Some(character) = rest.next() {
             if character == '%' {
@@ -88,7 +93,7 @@ impl Moment {
         let day_from_march = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let month_from_march = (5 * day_from_march + 2) / 153;
         let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-        let year = year_of_era + era.saturating_mul(400) + i64::from(month <= 2);
+        let year = era.saturating_mul(400).saturating_add(year_of_era + i64::from(month <= 2));
         if !(1..=9_999).contains(&year) {
             return Err(Error::new(ErrorKind::InvalidOperation, "the year is outside 1 to 9999"));
         }
@@ -100,7 +105,7 @@ impl Moment {
             month,
             day: day_from_march - (153 * month_from_march + 2) / 5 + 1,
             day_of_year,
-            weekday: (days + 4).rem_euclid(7),
+            weekday: days.saturating_add(4).rem_euclid(7),
             hour: second_of_day / 3_600,
             minute: second_of_day / 60 % 60,
             second: second_of_day % 60,

@@ -21,9 +21,8 @@ pub const COMES_BACK: Duration = Duration::from_secs(20);
 /// What Envoy's memory may grow by under a fault, in MiB: 16 for the index of each of four VMs, which is what they are allowed
 /// here, and 64 for what else requests and V8 come to need the first time.
 pub const GROWTH_MIB: u64 = 128;
-/// What every fault may show: the rest is the fault's own. Of an index that is being made anew, what of a tenant has not come
-/// yet may be said to be unknown, for a moment.
-const ORDINARY: [&str; 4] = ["PREFIX_MATCH", "NO_HINT/miss", "NO_HINT/malformed_json", "UNKNOWN_TENANT"];
+/// What every fault may show: the rest is the fault's own.
+const ORDINARY: [&str; 3] = ["PREFIX_MATCH", "NO_HINT/miss", "NO_HINT/malformed_json"];
 
 /// A tenant.
 #[derive(Debug)]
@@ -244,7 +243,7 @@ impl Vitals {
     }
 
     /// No VM was lost or made anew, and memory has not grown by more than so many MiB.
-    fn is_as(&self, before: &Vitals, stack: &Stack, growth_mib: u64) {
+    pub fn is_as(&self, before: &Vitals, stack: &Stack, growth_mib: u64) {
         assert!(before.vms()[0] > 0.0);
         assert_eq!(self.vms(), before.vms(), "VMs were lost or made\n{}", stack.envoy.log_tail());
         has_no_trap(stack);

@@ -32,8 +32,8 @@ pub struct Filter {
 pub struct Request {
     /// What it does.
     pub name: &'static str,
-    headers: Vec<(String, Vec<u8>)>,
-    body: Vec<u8>,
+    pub headers: Vec<(String, Vec<u8>)>,
+    pub body: Vec<u8>,
 }
 
 // === impl Filter ===

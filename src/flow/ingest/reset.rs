@@ -36,6 +36,7 @@ impl Ingest {
                 self.replaced.entry(replica).or_insert(self.confirmed_ms);
             } else {
                 ended.push(Observation::ReplicaGone { replica });
+                self.ending.insert(replica);
             }
         }
         ended

@@ -124,6 +124,36 @@ fn a_time_ahead_of_the_clock_is_taken_as_now() {
     assert_eq!(leader.ingest.take_refused(), Refused { future: 1, ..Refused::default() });
 }
 
+fn up_as(published: u32, replica_id: &str) -> Observation {
+    Observation::ReplicaUp {
+        replica: ReplicaSlot(published),
+        member: Member::new("t", "m", replica_id),
+        address: "10.0.0.1:80".into(),
+        data_parallel_rank: None,
+    }
+}
+
+#[test]
+fn a_replica_whose_number_the_hub_gives_another_is_gone() {
+    let mut leader = Leader::new(10);
+    leader.reset(vec![scope(1, ""), up(1), stored(1, 0..8), complete(1)]);
+    leader.delta(1, vec![up_as(1, "b"), stored(1, 20..30), complete(1)]).unwrap();
+    leader.commit();
+    let there: Vec<&str> =
+        leader.index.dictionary().replicas().map(|(_, replica)| &*replica.member.replica_id).collect();
+    assert_eq!((there, leader.pairs()), (vec!["b"], 10));
+}
+
+#[test]
+fn no_more_replicas_are_named_than_a_log_may_hold() {
+    let mut leader = Leader::new(10);
+    let all = (0..MAX_GENERATIONS as u32).map(|number| up_as(number, &format!("{number}"))).collect();
+    leader.reset(all);
+    assert_eq!(leader.delta(1, vec![up_as(u32::MAX, "one more")]), Err(Violation::TooManyReplicas));
+    leader.delta(1, vec![Observation::ReplicaGone { replica: ReplicaSlot(0) }]).unwrap();
+    leader.delta(2, vec![up_as(u32::MAX, "one more")]).unwrap();
+}
+
 #[test]
 fn a_scope_that_a_refused_message_named_is_named_again() {
     let mut leader = Leader::new(10);

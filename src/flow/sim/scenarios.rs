@@ -4,6 +4,8 @@ mod full;
 mod hubs;
 mod metered;
 mod models;
+mod new_log;
+mod steady;
 mod widths;
 
 use std::rc::Rc;

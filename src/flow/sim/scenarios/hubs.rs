@@ -35,6 +35,19 @@ fn changes(pool: &Pool) -> Option<u64> {
     pool.host.0.counts.borrow().get(metrics::HUB_CHANGES).copied()
 }
 
+#[test]
+fn a_stream_is_connected_once_the_hub_was_heard_over_it() {
+    let mut pool = pool();
+    let connected = |pool: &Pool| pool.host.0.gauges.borrow().get(metrics::STREAM_CONNECTED).copied();
+    assert_eq!((pool.host.0.streams.borrow().len(), connected(&pool)), (1, Some(0)), "it may be hung");
+    pool.reset(&[1]);
+    pool.tick_all(1);
+    assert_eq!(connected(&pool), Some(1));
+    close(&mut pool);
+    pool.tick_all(1);
+    assert_eq!(connected(&pool), Some(0));
+}
+
 /// Another hub answers with its own numbers: 1 is another replica there.
 fn reset_elsewhere(pool: &mut Pool, keys: &[u64]) -> [Option<i64>; 3] {
     let before = pool.credited(1);

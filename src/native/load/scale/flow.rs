@@ -19,6 +19,8 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(60);
 const SEEN_LIMIT_MS: f64 = 250.0;
 /// So many of the changes asked for must be made, and in the index when the phase ends, the last moment apart.
 const APPLIED_SHARE: f64 = 0.95;
+/// Changes may make memory larger by so much, once and for all: allocators keep what blocks that moved have left.
+const MEMORY_GROWTH: f64 = 1.5;
 /// A background step may take this long, in us.
 const STEP_LIMIT_US: f64 = 1_000.0;
 
@@ -104,8 +106,23 @@ fn judge(phases: &[Phase], changes: usize, verdicts: &mut Verdicts) {
         verdicts.at_least("share of background steps up to 1 ms, busy", 0.999, share);
     }
     judge_seen(phases, verdicts);
+    judge_memory(phases, verdicts);
     let failures = [idle.failure, busy.failure];
     failures.iter().flatten().for_each(|failure| println!("a request failed: {failure}"));
+}
+
+/// As many blocks are held after the changes as before: what memory grew by is what the changes left behind.
+fn judge_memory(phases: &[Phase], verdicts: &mut Verdicts) {
+    let (Some(first), Some(last)) = (phases.first(), phases.last()) else { return };
+    let programs: [(&str, &'static str, fn(&Figures) -> u64); 2] = [
+        ("hub", "memory of the hub, after / before the changes", |figures| figures.hub.rss_bytes),
+        ("Envoy", "memory of Envoy, after / before the changes", |figures| figures.envoy.rss_bytes),
+    ];
+    for (program, what, of) in programs {
+        let [before, after] = [of(&first.after), of(&last.after)].map(|bytes| bytes as f64 / f64::from(1 << 20));
+        println!("memory of {program}: {before:.0} MiB before the changes, {after:.0} MiB after");
+        verdicts.at_most(what, MEMORY_GROWTH, after / before);
+    }
 }
 
 fn judge_seen(phases: &[Phase], verdicts: &mut Verdicts) {
@@ -121,6 +138,7 @@ fn judge_seen(phases: &[Phase], verdicts: &mut Verdicts) {
         println!("slow from event to credit: {:.0} ms, {what}", took.as_secs_f64() * 1_000.0);
     }
     verdicts.at_most("p99 from an engine's event to a credit, ms", SEEN_LIMIT_MS, seen.credited.percentile_ms(0.99));
+    verdicts.none("messages of replicas that the hub missed", gaps as usize);
     verdicts.none("conversations held and not credited in 5 s", seen.never);
     verdicts.at_least("conversations looked for from event to credit", 1.0, seen.credited.len() as f64);
 }

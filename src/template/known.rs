@@ -181,7 +181,7 @@ mod tests {
         let mut known = KnownItems::new(0);
         let message = message("user", &"text ".repeat(100));
         for _ in 0..2 {
-            let [found, expected] = both(body(&[message.clone()]).as_bytes(), &mut known);
+            let [found, expected] = both(body(std::slice::from_ref(&message)).as_bytes(), &mut known);
             assert_eq!(found, expected);
         }
         assert!(known.find(message.as_bytes(), &mut { usize::MAX }).is_none());

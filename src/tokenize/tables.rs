@@ -224,7 +224,7 @@ mod tests {
         let text = b"a word of thirty-two bytes, or so";
         for length in 0..text.len() {
             let word = &text[..length];
-            assert!(are_equal(word, &word.to_vec()));
+            assert!(are_equal(word, word));
             assert!(!are_equal(word, &text[..length + 1]));
             for at in 0..length {
                 let mut other = word.to_vec();

@@ -66,6 +66,8 @@ struct Ready {
     committed_ms: u64,
     /// When the hub was last heard.
     heard_ms: u64,
+    /// When the clock was last looked at.
+    looked_ms: u64,
     refused: Refused,
 }
 
@@ -194,6 +196,7 @@ impl Leader {
                 keeper: Keeper::default(),
                 committed_ms: 0,
                 heard_ms: head.heard_ms,
+                looked_ms: host.now_ms(),
                 refused: Refused::default(),
             };
             self.stage = LeadStage::Ready(Box::new(ready));
@@ -233,6 +236,7 @@ impl Leader {
         let now_ms = host.now_ms();
         let heard = Heard { stream: token, at_ms: now_ms };
         let Some(index) = follower.index_of(self.lease.head()) else { return Ok(()) };
+        ready.keep_time(host);
         if !ready.observer.heard(host, token) {
             return Ok(());
         }
@@ -274,11 +278,13 @@ impl LeadStage {
 // === impl Ready ===
 
 impl Ready {
-    /// Asks the hub for everything where time says nothing of what may have expired.
+    /// Asks the hub for everything where time says nothing of what may have expired: with every look, so that nothing that is
+    /// heard hides that the clock was set.
     fn keep_time(&mut self, host: &impl Host) {
         let now_ms = host.now_ms();
-        if self.heard_ms.saturating_sub(now_ms) > RESUME_WITHIN_MS {
-            host.log(Level::Info, "the clock was set back: the hub is asked for everything");
+        let passed_ms = now_ms.abs_diff(std::mem::replace(&mut self.looked_ms, now_ms));
+        if passed_ms.max(self.heard_ms.saturating_sub(now_ms)) > RESUME_WITHIN_MS {
+            host.log(Level::Info, "the clock was set, or stood still: the hub is asked for everything");
             self.observer.give_up(host);
         } else if self.observer.token().is_some() || now_ms.saturating_sub(self.heard_ms) <= RESUME_WITHIN_MS {
             return;

@@ -66,6 +66,7 @@ pub fn told(event: &KvEvent) -> Value {
     };
     match event {
         KvEvent::AllBlocksCleared => json!({"type": "AllBlocksCleared"}),
+        KvEvent::TierBlocksCleared(place) => json!({"type": "TierBlocksCleared", "medium": place.medium}),
         KvEvent::BlockRemoved(event) => common("BlockRemoved", &event.block_hashes, &event.place),
         KvEvent::BlockStored(event) => {
             let mut told = common("BlockStored", &event.block_hashes, &event.place);

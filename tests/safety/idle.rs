@@ -106,3 +106,84 @@ async fn a_stream_on_which_nothing_happens_stays_and_so_does_a_connection_that_a
         hub.shutdown().await;
     }
 }
+
+/// Empty SETTINGS, and their acknowledgement.
+const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0";
+const MOMENT: Duration = Duration::from_millis(20);
+/// Types of frames, and the flag of an answer.
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const ACK: u8 = 1;
+
+/// A client over HTTP/2 that answers pings and makes no call, until the hub ends it: pings answered, and whether it was told that
+/// the connection ends before that was cut. Who does not part answers only signs of life, not the ping behind which the hub
+/// waits before it ends the connection, and goes on to send what means nothing.
+async fn answer_pings(address: std::net::SocketAddr, parts: bool) -> (usize, bool) {
+    let (mut reading, mut writing) = TcpStream::connect(address).await.unwrap().into_split();
+    let (frames, mut queued) = tokio::sync::mpsc::unbounded_channel::<Vec<u8>>();
+    frames.send([&PREFACE[..24], SETTINGS].concat()).unwrap();
+    // Ends with the connection.
+    tokio::spawn(async move {
+        let unknown = || [0, 0, 0, 0xfa, 0, 0, 0, 0, 0].to_vec();
+        loop {
+            let next = if parts { Ok(queued.recv().await) } else { timeout(MOMENT, queued.recv()).await };
+            let Some(frame) = next.unwrap_or_else(|_| Some(unknown())) else { return };
+            if writing.write_all(&frame).await.is_err() {
+                return;
+            }
+        }
+    });
+    let (mut sign_of_life, mut answered, mut told) = (None, 0, false);
+    loop {
+        let mut head = [0; 9];
+        if reading.read_exact(&mut head).await.is_err() {
+            return (answered, told);
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let mut payload = vec![0; length];
+        if reading.read_exact(&mut payload).await.is_err() {
+            return (answered, told);
+        }
+        told |= head[3] == GOAWAY;
+        let is_ping = head[3] == PING && head[4] & ACK == 0;
+        if is_ping && (parts || *sign_of_life.get_or_insert_with(|| payload.clone()) == payload) {
+            answered += 1;
+            let answer = [&[0, 0, 8, PING, ACK, 0, 0, 0, 0], &payload[..]].concat();
+            // It may be gone by now, which is read next.
+            let _ = frames.send(answer);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_answers_pings_and_calls_nothing_is_told_to_go_and_gives_its_place_back() {
+    let hub = hub("limits: {max_connections: 2, idle_timeout_ms: 900}").await;
+    let used = channel(&hub, None).await.unwrap();
+    let mut stream = observe(&used, None).await.unwrap();
+    stream.reset().await.unwrap();
+    for address in [hub.grpc_address(), hub.http_address()] {
+        let begun = Instant::now();
+        let (answered, told) = timeout(LONG, answer_pings(address, true)).await.expect("it stays open");
+        assert!(told && answered > 0, "{answered} pings answered; told: {told}");
+        assert!(begun.elapsed() >= Duration::from_millis(700), "before its time: {:?}", begun.elapsed());
+    }
+    // A place is free again for another, and the stream that says nothing keeps its own.
+    eventually("a place on the gRPC side", async || match channel(&hub, None).await {
+        Ok(channel) => try_all(&channel, None).await == Outcome::all(Code::Ok),
+        Err(_) => false,
+    })
+    .await;
+    assert_eq!(try_all(&used, None).await, Outcome::all(Code::Ok));
+    hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn who_is_told_to_go_and_does_not_loses_the_connection() {
+    let hub = hub("limits: {idle_timeout_ms: 600}").await;
+    for address in [hub.grpc_address(), hub.http_address()] {
+        let (answered, told) = timeout(LONG, answer_pings(address, false)).await.expect("it stays open");
+        assert!(told && answered > 0, "{answered} pings answered; told: {told}");
+    }
+    eventually("the places", async || open_connections(&hub).await <= 1.0).await;
+    hub.shutdown().await;
+}

@@ -7,7 +7,7 @@
 
 use super::layout::{Dialect, Field, removed_field, stored_field};
 use super::msgpack::{Cursor, Malformed, Value};
-use super::{Batch, BlockRemoved, BlockStored, EventFault, KvEvent, Missed, vllm};
+use super::{Batch, BlockRemoved, BlockStored, EventFault, KvEvent, Missed, Place, vllm};
 
 /// The tag of a stored event.
 pub const BLOCK_STORED: &str = "BlockStored";
@@ -15,6 +15,8 @@ pub const BLOCK_STORED: &str = "BlockStored";
 pub const BLOCK_REMOVED: &str = "BlockRemoved";
 /// The tag of a cleared event.
 pub const ALL_BLOCKS_CLEARED: &str = "AllBlocksCleared";
+/// The tag of an event by which one storage is cleared.
+pub const TIER_BLOCKS_CLEARED: &str = "TierBlocksCleared";
 
 /// A payload that is not a batch of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +82,7 @@ fn event(whole: Cursor<'_>, dialect: &Dialect) -> Result<KvEvent, EventFault> {
         tag if tag == BLOCK_STORED.as_bytes() => stored(whole, dialect).map(KvEvent::BlockStored),
         tag if tag == BLOCK_REMOVED.as_bytes() => removed(whole).map(KvEvent::BlockRemoved),
         tag if tag == ALL_BLOCKS_CLEARED.as_bytes() => Ok(KvEvent::AllBlocksCleared),
+        tag if tag == TIER_BLOCKS_CLEARED.as_bytes() => tier_cleared(whole).map(KvEvent::TierBlocksCleared),
         _ => Err(EventFault::UnknownTag),
     }
 }
@@ -94,6 +97,17 @@ fn removed(whole: Cursor<'_>) -> Result<BlockRemoved, EventFault> {
     let mut event = BlockRemoved::default();
     fields(whole, BLOCK_REMOVED, vllm::REMOVED, |field, at| removed_field(field, at, &mut event))?;
     Ok(event)
+}
+
+/// Which storage was cleared must be said.
+fn tier_cleared(whole: Cursor<'_>) -> Result<Place, EventFault> {
+    let mut event = BlockRemoved::default();
+    let (tag, medium) = (TIER_BLOCKS_CLEARED, Field::Medium);
+    each_field(whole, tag, vllm::TIER_CLEARED, |field, at| removed_field(field, at, &mut event))?;
+    if event.place.medium.is_some() {
+        return Ok(event.place);
+    }
+    Err(EventFault::Malformed { tag, field: medium.name() })
 }
 
 fn tag<'a>(mut at: Cursor<'a>) -> Option<&'a [u8]> {
@@ -118,13 +132,26 @@ fn tag<'a>(mut at: Cursor<'a>) -> Option<&'a [u8]> {
 /// Hands each field to `read`, which says whether it could be read. `block_hashes`, without which an event says nothing,
 /// must be there.
 fn fields<'a>(
+    at: Cursor<'a>,
+    tag: &'static str,
+    positions: &[Field],
+    mut read: impl FnMut(Field, &mut Cursor<'a>) -> Option<()>,
+) -> Result<(), EventFault> {
+    let mut has_keys = false;
+    each_field(at, tag, positions, |field, at| {
+        has_keys |= field == Field::BlockHashes && at.clone().value() != Ok(Value::Nil);
+        read(field, at)
+    })?;
+    if has_keys { Ok(()) } else { Err(EventFault::Malformed { tag, field: Field::BlockHashes.name() }) }
+}
+
+fn each_field<'a>(
     mut at: Cursor<'a>,
     tag: &'static str,
     positions: &[Field],
     mut read: impl FnMut(Field, &mut Cursor<'a>) -> Option<()>,
 ) -> Result<(), EventFault> {
     let malformed = |field: &'static str| EventFault::Malformed { tag, field };
-    let mut has_keys = false;
     let shape = at.value().map_err(|_| malformed("type"))?;
     let items = match shape {
         Value::List(items) | Value::Map(items) => items,
@@ -140,10 +167,9 @@ fn fields<'a>(
             at.skip().map_err(|_| malformed("type"))?;
             continue;
         };
-        has_keys |= field == Field::BlockHashes && at.clone().value() != Ok(Value::Nil);
         read(field, &mut at).ok_or_else(|| malformed(field.name()))?;
     }
-    if has_keys { Ok(()) } else { Err(malformed(Field::BlockHashes.name())) }
+    Ok(())
 }
 
 /// A key of a map; without bytes if it is no text.

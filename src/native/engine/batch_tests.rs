@@ -234,3 +234,21 @@ fn memory_is_bounded_by_the_payload() {
     event[0] = 0x93;
     assert!(read(&[&[0x92, 0x00, 0x91][..], &event, &huge, &[1, 1, 1]].concat()).is_err());
 }
+
+#[test]
+fn a_storage_that_was_cleared_is_named() {
+    let of = |medium: &str| KvEvent::TierBlocksCleared(Place { medium: Some(medium.into()), ..Place::default() });
+    let batch = |event| array(vec![0.into(), array(vec![event])]);
+    let cleared = |fields| only_event(&batch(map(fields)));
+    assert_eq!(cleared(vec![("type", TIER_BLOCKS_CLEARED.into()), ("medium", "GPU".into())]), Ok(of("GPU")));
+    let owned = vec![("ownership", "x".into()), ("medium", "CPU".into()), ("type", TIER_BLOCKS_CLEARED.into())];
+    assert_eq!(cleared(owned), Ok(of("CPU")));
+    assert_eq!(only_event(&batch(array(vec![TIER_BLOCKS_CLEARED.into(), "GPU".into()]))), Ok(of("GPU")));
+    // Of one that does not say which, anything may be gone.
+    let fault = EventFault::Malformed { tag: TIER_BLOCKS_CLEARED, field: "medium" };
+    for fields in [vec![], vec![("medium", Value::Nil)], vec![("medium", 3.into())]] {
+        let tagged = [vec![("type", TIER_BLOCKS_CLEARED.into())], fields].concat();
+        assert_eq!(cleared(tagged), Err(fault));
+    }
+    assert_eq!(fault.missed(), Missed::Anything);
+}

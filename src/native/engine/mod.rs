@@ -56,6 +56,8 @@ pub enum KvEvent {
     BlockRemoved(BlockRemoved),
     /// The cache is empty.
     AllBlocksCleared,
+    /// Nothing is in this storage any more; what is in others stays.
+    TierBlocksCleared(Place),
     /// Not an engine's event: something was said here that is not known.
     Missed(Missed),
 }

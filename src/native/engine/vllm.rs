@@ -30,7 +30,10 @@ pub const STORED: &[Field] = &[
 /// The fields of `BlockRemoved` after its tag.
 pub const REMOVED: &[Field] = &[Field::BlockHashes, Field::Medium, Field::GroupIdx];
 
-/// The keys of both in maps.
+/// The field of `TierBlocksCleared` after its tag.
+pub const TIER_CLEARED: &[Field] = &[Field::Medium];
+
+/// The keys of all in maps.
 pub const NAMES: &[Name] = &[
     ("block_hashes", Field::BlockHashes),
     ("parent_block_hash", Field::ParentBlockHash),

@@ -71,7 +71,7 @@ struct Announced {
     slot: ReplicaSlot,
     address: String,
     complete: bool,
-    /// When it was last said that it still holds what it held, Unix time in ms.
+    /// When it was last said that it still holds what it held, in the hub's own ms.
     reasserted_ms: Option<u64>,
 }
 
@@ -146,7 +146,7 @@ impl Followed {
         Some(())
     }
 
-    /// Applies events of `replica`, which must have been announced, as seen at `now_ms`, Unix time in ms.
+    /// Applies events of `replica`, which must have been announced, as seen at `now_ms`, in the hub's own ms.
     pub fn apply(
         &mut self,
         replica: ReplicaIndex,
@@ -169,7 +169,7 @@ impl Followed {
         Some(tally)
     }
 
-    /// `replica` still holds all that it was reported to hold, as was known at `at_ms`, Unix time in ms. What has become too
+    /// `replica` still holds all that it was reported to hold, as was known at `at_ms`, in the hub's own ms. What has become too
     /// old meanwhile is published again.
     pub fn reassert(&mut self, replica: ReplicaIndex, at_ms: u64, publisher: &mut Publisher) -> Option<()> {
         let state = self.replicas.get_mut(&replica)?;
@@ -251,9 +251,14 @@ impl Followed {
         Some(self.replicas.get_mut(&replica)?.cache.forget_doubts())
     }
 
-    /// Every replica that was announced, with what it holds.
-    pub fn snapshots(&self) -> Vec<ReplicaSnapshot> {
-        self.replicas.values().filter_map(Replica::snapshot).collect()
+    /// Every replica that was announced, without what it holds.
+    pub fn outlines(&self) -> impl Iterator<Item = (ReplicaIndex, ReplicaSnapshot)> {
+        self.replicas.iter().filter_map(|(index, replica)| Some((*index, replica.outline()?)))
+    }
+
+    /// The generation of `replica` that there is.
+    pub fn slot(&self, replica: ReplicaIndex) -> Option<ReplicaSlot> {
+        Some(self.replicas.get(&replica)?.announced.as_ref()?.slot)
     }
 
     /// Every replica, in the order in which they came.
@@ -334,7 +339,7 @@ impl Replica {
         Member::new(&self.base.tenant_id, &self.base.model_id, &self.id)
     }
 
-    fn snapshot(&self) -> Option<ReplicaSnapshot> {
+    fn outline(&self) -> Option<ReplicaSnapshot> {
         let announced = self.announced.as_ref()?;
         Some(ReplicaSnapshot {
             slot: announced.slot,
@@ -344,7 +349,7 @@ impl Replica {
             stats: self.stats,
             complete: announced.complete,
             reasserted_ms: announced.reasserted_ms,
-            held: self.cache.held().collect(),
+            held: Vec::new(),
         })
     }
 

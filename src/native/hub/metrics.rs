@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::capacity::{Bound, GivenUp};
-use super::clock::unix_ms;
+use super::clock::hub_ms;
 use super::contract::{ContractMetrics, ModelLabels};
 use super::discovery::DiscoveryMetrics;
 use super::models::ModelMetrics;
@@ -92,6 +92,7 @@ struct HubMetrics {
     resets: Counter,
     resumes: Counter,
     subscribers_dropped: Counter,
+    clock_jumps: Counter,
     sequence: Gauge,
     policies: PolicyMetrics,
     models: ModelMetrics,
@@ -143,7 +144,7 @@ pub struct ReplicaMetrics {
     pub last_sequence: Gauge,
 }
 
-/// When events came, Unix time in ms; 0 before the first.
+/// When events came, in the hub's own ms; 0 before the first.
 #[derive(Debug, Default)]
 struct EventTimes {
     /// When the last message was applied.
@@ -169,9 +170,9 @@ pub struct ReplicaCounts {
     pub clears: u64,
     /// What was not credited, by reason.
     pub drops: BTreeMap<&'static str, u64>,
-    /// When the last message was applied, Unix time in ms.
+    /// When the last message was applied, in the hub's own ms.
     pub last_message_ms: Option<u64>,
-    /// When the engine made it, Unix time in ms.
+    /// When the engine made it, in the hub's own ms.
     pub last_event_ms: Option<u64>,
     /// How long after an engine made it the last message was applied that was not replayed, in ms.
     pub lag_ms: Option<u64>,
@@ -317,6 +318,11 @@ impl Metrics {
         self.hub.subscribers_dropped.inc();
     }
 
+    /// The wall clock was set.
+    pub fn clock_jumped(&self) {
+        self.hub.clock_jumps.inc();
+    }
+
     /// All metrics as text, with those that are read from `state`.
     pub fn text(&self, state: &HubState) -> String {
         self.contract.read(state);
@@ -397,6 +403,7 @@ impl HubMetrics {
         registry.register("resumes", "Observe streams that went on where they stopped", metrics.resumes.clone());
         let help = "Observe streams closed because the subscriber was too slow";
         registry.register("subscribers_dropped", help, metrics.subscribers_dropped.clone());
+        registry.register("clock_jumps", "Times that the wall clock was set", metrics.clock_jumps.clone());
         registry.register("sequence", "The latest sequence", metrics.sequence.clone());
         metrics.policies.register(registry);
         metrics.models.register(registry);
@@ -412,7 +419,7 @@ impl ReplicaMetrics {
     /// A message was applied, with this outcome.
     pub fn message(&self, tally: &Tally) {
         self.messages.inc();
-        self.times.applied_ms.store(unix_ms(), Ordering::Relaxed);
+        self.times.applied_ms.store(hub_ms(), Ordering::Relaxed);
         self.count(tally);
     }
 
@@ -442,11 +449,11 @@ impl ReplicaMetrics {
         self.scrapes_failed.get_or_create(&label).inc();
     }
 
-    /// The engine made the message that is applied now at `made_ms`, Unix time in ms; `is_live` unless it is replayed.
+    /// The engine made the message that is applied now at `made_ms`, in the hub's own ms; `is_live` unless it is replayed.
     pub fn made(&self, made_ms: u64, is_live: bool) {
-        self.times.made_ms.store(made_ms, Ordering::Relaxed);
+        self.times.made_ms.store(made_ms.max(1), Ordering::Relaxed);
         if is_live {
-            let lag_ms = unix_ms().saturating_sub(made_ms);
+            let lag_ms = hub_ms().saturating_sub(made_ms);
             self.times.lag_ms.store(lag_ms.saturating_add(1), Ordering::Relaxed);
             self.event_lag.set(lag_ms as f64 / 1_000.0);
         }

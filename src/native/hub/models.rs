@@ -3,7 +3,8 @@
 //! In: the ids of models, and a directory that is read again and again. Out: a [`VerifiedModel`] of every id each time one
 //! changes, and a line for everything that is wrong or not there. A model is at the subdirectory of its id (`org/name`),
 //! or at the one that the configuration names for it. Contents are compared, not times or names of files, so that the swap
-//! of symbolic links by which a ConfigMap is updated is seen like any other change.
+//! of symbolic links by which a ConfigMap is updated is seen like any other change. They are not read again where the file system
+//! says of every file what it said before: but every [`READ_ANYWAY`]th time all the same, for one that does not tell the truth.
 //!
 //! What a [`ModelsFollower`] finds changed counts once two readings found the same, so that of files that are being copied no
 //! half is used; at its start also what has not changed for as long.
@@ -30,8 +31,11 @@ use super::config::TokenizersConfig;
 use super::fleet::FleetBook;
 use super::shelf::TextModels;
 use crate::native::models::{
-    ArtifactCache, FilesDigest, InvalidModelFiles, ModelFiles, ModelOptions, VerifiedModel, verified_from,
+    ArtifactCache, FileStamps, FilesDigest, InvalidModelFiles, ModelFiles, ModelOptions, VerifiedModel, verified_from,
 };
+
+/// Of so many readings of a directory at least one looks at the contents.
+const READ_ANYWAY: u32 = 12;
 
 /// The directories, and what was last known good of each.
 #[derive(Debug)]
@@ -54,6 +58,10 @@ struct Place {
 struct Known {
     /// Of the contents that were used last.
     digest: Option<FilesDigest>,
+    /// What the file system said before these were read last; none where they could not be read.
+    stamps: Option<FileStamps>,
+    /// Readings since then.
+    passed: u32,
     /// Of contents that were read once, and wait to be read again.
     waiting: Option<FilesDigest>,
     model: Option<Arc<VerifiedModel>>,
@@ -124,6 +132,11 @@ impl ModelsDirectory {
                     // Before the contents are read: what changes while they are is seen as young next time.
                     let counts = self.settle.is_none_or(|settle| is_new && is_unchanged_for(&path, settle));
                     let known = self.known.entry(place).or_default();
+                    let stamps = FileStamps::of(&path);
+                    if known.passes(stamps.as_ref()) {
+                        continue;
+                    }
+                    known.stamps = stamps;
                     known.update(ModelFiles::read(&path), options, counts, self.cache.as_ref());
                 }
             }
@@ -188,6 +201,19 @@ fn is_unchanged_for(path: &Path, settle: Duration) -> bool {
 // === impl Known ===
 
 impl Known {
+    /// Whether the contents need not be read, as the file system says that they are those that were used last.
+    fn passes(&mut self, stamps: Option<&FileStamps>) -> bool {
+        self.passed += 1;
+        let is_same = self.digest.is_some()
+            && self.waiting.is_none()
+            && stamps.is_some_and(|stamps| self.stamps.as_ref() == Some(stamps));
+        if is_same && self.passed < READ_ANYWAY {
+            return true;
+        }
+        self.passed = 0;
+        false
+    }
+
     /// Takes in what was read. Unless it `counts` at once, it does when it is read again.
     fn update(
         &mut self,

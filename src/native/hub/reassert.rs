@@ -16,7 +16,7 @@ pub struct Reassertion {
     /// None where nothing is to be said.
     every: Option<Duration>,
     due: Instant,
-    /// When it was last known that no event was missed, Unix time in ms; none once that was said, or is in doubt.
+    /// When it was last known that no event was missed, in the hub's own ms; none once that was said, or is in doubt.
     known_ms: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ impl Reassertion {
         self.every.map(|_| self.due)
     }
 
-    /// Every event that the engine published before `at_ms`, Unix time in ms, was applied.
+    /// Every event that the engine published before `at_ms`, in the hub's own ms, was applied.
     pub fn known(&mut self, at_ms: u64) {
         self.known_ms = self.known_ms.max(Some(at_ms));
     }

@@ -47,7 +47,7 @@ pub struct HeldBlock {
     pub parent: Option<PrefixHash>,
     /// Tokens from the start of the prompt to the end of this block.
     pub token_count: u32,
-    /// When it was last reported, Unix time in ms.
+    /// When it was last reported, in the hub's own ms.
     pub last_seen_ms: u64,
     /// Engine keys that stand for it.
     names: u32,
@@ -108,6 +108,17 @@ impl Blocks {
     /// Those in one of the [`SHARDS`](super::sharded::SHARDS) parts.
     pub fn held_in(&self, part: usize) -> impl Iterator<Item = (ScopeSlot, PrefixHash, HeldBlock)> + '_ {
         self.held.part(part).map(|((scope, hash), block)| (*scope, *hash, *block))
+    }
+
+    /// Whether none is in any other place.
+    pub fn are_only_in(&self, media: Media) -> bool {
+        self.by_key.iter().all(|(_, entry)| entry.media.without(media).is_empty())
+    }
+
+    /// The keys of those that are there, in no order.
+    pub fn keys_in(&self, media: Media) -> Vec<EngineKey> {
+        let there = self.by_key.iter().filter(|(_, entry)| entry.media.intersects(media));
+        there.map(|(key, _)| key.clone()).collect()
     }
 
     /// What `key` stands for, in exactly this form.

@@ -22,7 +22,7 @@ use crate::fingerprint::{BlockSize, PrefixHash, prefix_hashes};
 use crate::native::engine::chaining::{Before, Chaining};
 use crate::native::engine::creditable::{AdapterNames, Run, check_group, check_kind, creditable_run};
 use crate::native::engine::medium::{Media, Medium};
-use crate::native::engine::{BlockRemoved, BlockStored, EngineKey, KvEvent, Missed, SkipReason};
+use crate::native::engine::{BlockRemoved, BlockStored, EngineKey, KvEvent, Missed, Place, SkipReason};
 use crate::observation::{ScopeSlot, Tier};
 
 pub use super::replica_blocks::HeldBlock;
@@ -155,7 +155,7 @@ impl ReplicaCache {
         self.blocks.held_in(part)
     }
 
-    /// Applies one event reported at `now_ms`, Unix time in ms.
+    /// Applies one event reported at `now_ms`, in the hub's own ms.
     ///
     /// `scope_of` gives the scope of an adapter, or `None` if there can be no further scope.
     pub fn apply(
@@ -174,6 +174,7 @@ impl ReplicaCache {
                 self.clear(effects.changes, effects.tally);
                 self.since_empty = true;
             }
+            KvEvent::TierBlocksCleared(place) => self.tier_cleared(place, &mut effects),
             KvEvent::Missed(Missed::Anything) => self.clear(effects.changes, effects.tally),
             KvEvent::Missed(Missed::Stores) => self.since_empty = false,
         }
@@ -375,13 +376,27 @@ impl ReplicaCache {
         }
     }
 
-    fn removed(&mut self, event: &BlockRemoved, effects: &mut Effects<'_>) {
-        let media = match (&event.place.medium, event.place.remote) {
-            // Wherever it was.
-            (None, false) => Ok(Media::ALL),
-            _ => Medium::of(&event.place).map(Media::only),
+    /// Nothing is in one storage any more.
+    fn tier_cleared(&mut self, place: &Place, effects: &mut Effects<'_>) {
+        let media = match media_of(place) {
+            Ok(media) => media,
+            // Nothing is known to be there.
+            Err(reason) => return effects.tally.skip(reason, 1),
         };
-        let media = match check_group(&event.place).and(media) {
+        if self.blocks.are_only_in(media) {
+            // Those without a known place may be anywhere else.
+            return self.clear(effects.changes, effects.tally);
+        }
+        for key in self.blocks.keys_in(media) {
+            if let Some((entry, media)) = self.blocks.take(&key, media) {
+                let left = self.blocks.release(entry, media, effects.now_ms);
+                effects.left(entry, left);
+            }
+        }
+    }
+
+    fn removed(&mut self, event: &BlockRemoved, effects: &mut Effects<'_>) {
+        let media = match check_group(&event.place).and(media_of(&event.place)) {
             Ok(media) => media,
             Err(reason) => return effects.tally.skip(reason, event.block_hashes.len()),
         };
@@ -395,6 +410,14 @@ impl ReplicaCache {
                 None => effects.tally.skip(SkipReason::UnknownBlock, 1),
             }
         }
+    }
+}
+
+/// Where `place` is; of one that names none, everywhere.
+fn media_of(place: &Place) -> Result<Media, SkipReason> {
+    match (&place.medium, place.remote) {
+        (None, false) => Ok(Media::ALL),
+        _ => Medium::of(place).map(Media::only),
     }
 }
 

@@ -75,6 +75,29 @@ fn stored(keys: &[u64], parent: Option<u64>, token_ids: &[u32]) -> KvEvent {
     })
 }
 
+fn tier_cleared(medium: &str) -> KvEvent {
+    KvEvent::TierBlocksCleared(Place { medium: Some(medium.into()), ..Place::default() })
+}
+
+#[test]
+fn a_storage_that_is_cleared_leaves_what_is_in_others_and_keys_that_are_known() {
+    let mut folded = Folded::default();
+    folded.apply(stored(&[1, 2, 3], None, &[0, 1, 2, 3, 4, 5]));
+    folded.apply(bare("CPU", &[key(1), key(2)]));
+    folded.apply(tier_cleared("GPU"));
+    assert_eq!(folded.tiers.values().copied().collect::<Vec<_>>(), [Tier::T2; 2]);
+    assert_eq!(folded.tally.cleared, 0);
+    // What comes back goes on from what is still there.
+    folded.apply(stored(&[3], Some(2), &[4, 5]));
+    assert_eq!(folded.held.len(), 3);
+    folded.apply(tier_cleared("TAPE"));
+    assert_eq!((folded.held.len(), folded.skipped(SkipReason::Medium)), (3, 1));
+    folded.apply(tier_cleared("cpu"));
+    assert_eq!(folded.tiers.values().copied().collect::<Vec<_>>(), [Tier::T1]);
+    folded.apply(tier_cleared("GPU"));
+    assert!(folded.held.is_empty());
+}
+
 fn removed(keys: &[u64]) -> KvEvent {
     let block_hashes = keys.iter().copied().map(key).collect();
     KvEvent::BlockRemoved(BlockRemoved { block_hashes, ..BlockRemoved::default() })
@@ -428,6 +451,14 @@ impl Naive {
                 self.prompts.clear();
                 self.storages.clear();
             }
+            KvEvent::TierBlocksCleared(place) => {
+                let medium = place.medium.clone().unwrap_or_default();
+                for storages in self.storages.values_mut() {
+                    storages.remove(&medium);
+                }
+                self.storages.retain(|_, storages| !storages.is_empty());
+                self.prompts.retain(|number, _| self.storages.contains_key(number));
+            }
             KvEvent::BlockRemoved(event) => {
                 for key in &event.block_hashes {
                     let EngineKey::Int(number) = key else { continue };
@@ -523,8 +554,9 @@ impl Seeded {
 
     /// Few keys and few tokens, so that keys are reused, prefixes meet and parents are often unknown.
     fn event(&mut self) -> KvEvent {
-        match self.below(40) {
+        match self.below(41) {
             0 => KvEvent::AllBlocksCleared,
+            40 => tier_cleared(["GPU", "CPU", "DISK", "STORAGE"][self.below(4) as usize]),
             1..=12 => {
                 let keys: Vec<u64> = (0..1 + self.below(3)).map(|_| self.below(24)).collect();
                 match self.medium() {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex as Cell, OnceLock, PoisonError, Weak};
 use tokio::sync::Mutex;
 use tokio::task::{JoinError, spawn_blocking};
 
+use super::copying::copy;
 use super::snapshot::{ReplicaSnapshot, Snapshot};
 use super::state::HubState;
 use crate::observation::Observation;
@@ -54,7 +55,7 @@ impl Resets {
             return Ok(reset);
         }
         let state = Arc::clone(state);
-        let reset = spawn_blocking(move || Arc::new(Reset::new(state.snapshot()))).await?;
+        let reset = spawn_blocking(move || Arc::new(Reset::new(copy(&state)))).await?;
         *latest = Arc::downgrade(&reset);
         Ok(reset)
     }

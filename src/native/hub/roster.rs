@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::clock::unix_ms;
+use super::clock::hub_ms;
 
 /// As many characters of a subscriber's name as are kept.
 const MAX_NAME_CHARACTERS: usize = 128;
@@ -31,7 +31,7 @@ pub struct Seat {
 pub struct StreamView {
     /// Who subscribed, cut to a bounded length; empty before it said so.
     pub node_id: String,
-    /// When the stream was opened, Unix time in ms.
+    /// When the stream was opened, in the hub's own ms.
     pub since_ms: u64,
     /// The sequence it has once it applied all that was sent.
     pub position: u64,
@@ -55,7 +55,7 @@ impl Roster {
         let number = roster.next.fetch_add(1, Ordering::Relaxed);
         let standing = Arc::new(Standing {
             node_id: Mutex::default(),
-            since_ms: unix_ms(),
+            since_ms: hub_ms(),
             position: AtomicU64::new(0),
             unacknowledged_bytes: AtomicUsize::new(0),
         });

@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
-use super::clock::unix_ms;
+use super::clock::hub_ms;
 use super::exposition::{EngineFigures, EngineReport};
 use super::followed::ReplicaIndex;
 use super::https::{self, Connector, Trust};
@@ -76,7 +76,7 @@ pub struct ScrapeTarget {
 /// How the reads of a replica's metrics go.
 #[derive(Clone, Debug, Default)]
 pub struct ScrapeView {
-    /// When the engine last answered, if it did, Unix time in ms: whatever it said, its process was there.
+    /// When the engine last answered, if it did, in the hub's own ms: whatever it said, its process was there.
     pub answered_ms: Option<u64>,
     /// What it said last, of the replica or the rank.
     pub figures: EngineFigures,
@@ -185,7 +185,7 @@ impl Scraper {
         earlier.hit_rate = figures.hit_rate_since(&earlier.figures).unwrap_or(earlier.hit_rate);
         target.metrics.cache_usage(figures.cache_usage);
         if let Some(pressure) = figures.pressure(self.pressure_ceiling) {
-            let stats = ReplicaStats { pressure, hit_rate: earlier.hit_rate, reported_ms: unix_ms() };
+            let stats = ReplicaStats { pressure, hit_rate: earlier.hit_rate, reported_ms: hub_ms() };
             self.state.stats(target.index, stats);
         }
         if let (Some(now), Some(before)) = (figures.process_start, earlier.figures.process_start)
@@ -198,7 +198,7 @@ impl Scraper {
         let process_start = figures.process_start.or(earlier.figures.process_start);
         earlier.figures = EngineFigures { process_start, ..figures };
         target.view.send_modify(|view| {
-            view.answered_ms = Some(unix_ms());
+            view.answered_ms = Some(hub_ms());
             view.figures = figures;
         });
         if let Some(missing) = figures.missing_load() {

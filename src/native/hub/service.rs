@@ -1,21 +1,29 @@
 //! The gRPC side: `warmroute.v1.Observation`, a [`Subscriber`] a stream, and beside it the public
 //! [contract](super::contract), health, and reflection.
 
+use std::convert::Infallible;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{StreamExt, stream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::body::Body;
+use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
+use tower::util::MapRequestLayer;
+use tracing::debug;
 
 use super::config::LimitsConfig;
 use super::contract::Contract;
 use super::contract::messages::v1alpha1::inference_cache_server::InferenceCacheServer;
 use super::metrics::Metrics;
 use super::resets::Resets;
-use super::security::{GateLayer, Incoming, Peer, Refusal, Refusals, Revoked};
+use super::security::{Calls, Connection, GateLayer, Incoming, Peer, Refusal, Refusals, Revoked};
 use super::state::HubState;
 use super::subscriber::{StreamLimits, Subscriber};
 use crate::wire::v1;
@@ -89,30 +97,65 @@ impl ObserveService {
     ///
     /// # Errors
     /// When the server fails.
-    pub async fn serve(self, contract: Contract, gate: GateLayer, incoming: Incoming) -> Result<(), ServeError> {
-        let stop = self.stop.clone();
-        let (interval, timeout) = keepalive(self.bounds.idle);
+    pub async fn serve(self, contract: Contract, gate: GateLayer, mut incoming: Incoming) -> Result<(), ServeError> {
+        let (stop, idle) = (self.stop.clone(), self.bounds.idle);
+        let (interval, timeout) = keepalive(idle);
         let LimitsConfig { streams_per_connection, message_bytes, metadata_bytes, .. } = self.bounds;
         // Serving from the start: a lookup is answered whatever is known.
         let (health, health_service) = tonic_health::server::health_reporter();
         health.set_serving::<InferenceCacheServer<Contract>>().await;
         health.set_serving::<ObservationServer<ObserveService>>().await;
-        Server::builder()
+        let server = Server::builder()
             .http2_keepalive_interval(Some(interval))
             .http2_keepalive_timeout(Some(timeout))
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_concurrent_streams(Some(streams_per_connection))
-            .http2_max_header_list_size(Some(metadata_bytes))
-            .layer(gate)
-            .add_service(ObservationServer::new(self).max_decoding_message_size(message_bytes))
+            .http2_max_header_list_size(Some(metadata_bytes));
+        let routes = Routes::new(ObservationServer::new(self).max_decoding_message_size(message_bytes))
             .add_service(contract.into_service(message_bytes))
             .add_service(health_service)
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?)
-            .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
-            .await?;
+            .prepare();
+        let connections = TaskTracker::new();
+        while let Some(Some(connection)) = stop.run_until_cancelled(incoming.next()).await {
+            let (server, gate, routes, stop) = (server.clone(), gate.clone(), routes.clone(), stop.clone());
+            connections.spawn(serve_one(server, gate, routes, connection, idle, stop));
+        }
+        connections.close();
+        connections.wait().await;
         Ok(())
+    }
+}
+
+/// Serves one connection until it ends, by `stop`, or for want of calls: a server of its own, which can be told to end it.
+async fn serve_one(
+    server: Server,
+    gate: GateLayer,
+    routes: Routes,
+    connection: Connection,
+    idle: Duration,
+    stop: CancellationToken,
+) {
+    let (calls, gone, peer) = (Calls::default(), connection.gone(), connection.peer());
+    let counted = calls.clone();
+    let count = move |mut request: hyper::Request<Body>| {
+        request.extensions_mut().insert(counted.clone());
+        request
+    };
+    // The server takes the end of this for a reason to end; it is to wait for the connection's.
+    let one = stream::once(ready(Ok::<_, Infallible>(connection))).chain(stream::pending());
+    let is_over = async {
+        tokio::select! {
+            () = gone.cancelled() => {}
+            () = stop.cancelled() => {}
+            () = calls.idle_for(idle) => debug!(peer = %peer.address, "a connection is closed: it carried no call"),
+        }
+    };
+    let mut server = server.layer(MapRequestLayer::new(count)).layer(gate);
+    if let Err(error) = server.add_routes(routes).serve_with_incoming_shutdown(one, is_over).await {
+        debug!(peer = %peer.address, "a gRPC connection ended: {error}");
     }
 }
 

@@ -53,7 +53,7 @@ pub struct ReplicaSnapshot {
     pub stats: Option<ReplicaStats>,
     /// Whether all that it holds is known.
     pub complete: bool,
-    /// When it was last known to hold still what it held, Unix time in ms, if that was said.
+    /// When it was last known to hold still what it held, in the hub's own ms, if that was said.
     pub reasserted_ms: Option<u64>,
     /// The blocks it holds, in no order.
     pub held: Vec<(ScopeSlot, PrefixHash, HeldBlock)>,

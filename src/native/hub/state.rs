@@ -9,10 +9,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
 
 use super::capacity::{Capacity, Excess, GivenUp, Places};
+use super::clock::Wall;
 use super::config::ReplicaConfig;
 use super::followed::{Followed, ReplicaIndex, ReplicaView};
 use super::replica_cache::{HeldBlock, Tally};
 use super::ring::{Numbered, Passed, Ring};
+#[cfg(test)]
+use super::sharded::SHARDS;
 use super::shelf::{ModelShelf, TextModels};
 use super::snapshot::{Snapshot, models, policies, reported};
 use crate::fingerprint::{BlockSize, PrefixHash};
@@ -31,6 +34,9 @@ pub struct HubState {
     /// Whether the replicas that there are were not all found yet.
     awaits_replicas: watch::Sender<bool>,
     sequence: watch::Sender<u64>,
+    wall: Wall,
+    /// Positions before this one are of who was told times by a wall clock that was set since.
+    told_anew: watch::Sender<u64>,
 }
 
 /// What the numbers stand for, as of a sequence.
@@ -79,12 +85,36 @@ impl HubState {
             awaits_models: watch::Sender::new(false),
             awaits_replicas: watch::Sender::new(false),
             sequence: watch::Sender::new(0),
+            wall: Wall::default(),
+            told_anew: watch::Sender::new(0),
         }
     }
 
     /// The lifetime of this history.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// The same, whose times others are told by `wall`.
+    pub fn with_wall(self, wall: Wall) -> HubState {
+        HubState { wall, ..self }
+    }
+
+    /// What others call the hub's times.
+    pub fn wall(&self) -> &Wall {
+        &self.wall
+    }
+
+    /// Looks whether the wall clock has jumped, and by how many ms. Where it has, who was told times before is told anew.
+    pub fn look_at_wall(&self) -> Option<i64> {
+        let jump_ms = self.wall.jump()?;
+        self.told_anew.send_replace(self.sequence().saturating_add(1));
+        Some(jump_ms)
+    }
+
+    /// Follows the first position that nobody has who was told times by a wall clock that was set since.
+    pub fn told_anew(&self) -> watch::Receiver<u64> {
+        self.told_anew.subscribe()
     }
 
     /// The models whose text can be turned into token ids, with their contents.
@@ -162,7 +192,7 @@ impl HubState {
         self.change_both(|followed, publisher| followed.complete(replica, publisher));
     }
 
-    /// Applies events of `replica`, which must have been announced, as seen at `now_ms`, Unix time in ms.
+    /// Applies events of `replica`, which must have been announced, as seen at `now_ms`, in the hub's own ms.
     pub fn apply(&self, replica: ReplicaIndex, events: &[KvEvent], now_ms: u64) -> Tally {
         self.change_both(|followed, publisher| followed.apply(replica, events, now_ms, publisher)).unwrap_or_default()
     }
@@ -172,7 +202,7 @@ impl HubState {
         self.apply(replica, &[KvEvent::Missed(Missed::Anything)], 0)
     }
 
-    /// `replica` still holds all that it was reported to hold, as was known at `at_ms`, Unix time in ms.
+    /// `replica` still holds all that it was reported to hold, as was known at `at_ms`, in the hub's own ms.
     pub fn reassert(&self, replica: ReplicaIndex, at_ms: u64) {
         self.change_both(|followed, publisher| followed.reassert(replica, at_ms, publisher));
     }
@@ -192,15 +222,34 @@ impl HubState {
         self.look(|inner| read(&inner.publisher))
     }
 
-    /// The full state as of its sequence.
+    /// The full state as of its sequence, but for what followed replicas hold; and which these are.
+    pub fn outline(&self) -> (Snapshot, Vec<ReplicaIndex>) {
+        self.look(Inner::outline)
+    }
+
+    /// The full state as of its sequence, for tests: nothing else happens meanwhile.
+    #[cfg(test)]
     pub fn snapshot(&self) -> Snapshot {
-        self.look(|inner| Snapshot {
-            sequence: inner.ring.last(),
-            scopes: inner.scopes(),
-            policies: policies(inner.publisher.index()),
-            models: models(inner.publisher.index()),
-            replicas: inner.followed.snapshots(),
-            reported: reported(&inner.publisher),
+        self.look(|inner| {
+            let (mut snapshot, replicas) = inner.outline();
+            for (replica, index) in snapshot.replicas.iter_mut().zip(replicas) {
+                replica.held = (0..SHARDS).flat_map(|part| inner.followed.held_in(index, part)).collect();
+            }
+            snapshot
+        })
+    }
+
+    /// The blocks that the generation `slot` of `replica` holds in one of the [`SHARDS`](super::sharded::SHARDS) parts; none if another one has taken its
+    /// place.
+    pub fn held_by(
+        &self,
+        replica: ReplicaIndex,
+        slot: ReplicaSlot,
+        part: usize,
+    ) -> Vec<(ScopeSlot, PrefixHash, HeldBlock)> {
+        self.look(|inner| match inner.followed.slot(replica) {
+            Some(now) if now == slot => inner.followed.held_in(replica, part),
+            _ => Vec::new(),
         })
     }
 
@@ -305,6 +354,19 @@ impl HubState {
 // === impl Inner ===
 
 impl Inner {
+    fn outline(&self) -> (Snapshot, Vec<ReplicaIndex>) {
+        let (indexes, replicas) = self.followed.outlines().unzip();
+        let snapshot = Snapshot {
+            sequence: self.ring.last(),
+            scopes: self.scopes(),
+            policies: policies(self.publisher.index()),
+            models: models(self.publisher.index()),
+            replicas,
+            reported: reported(&self.publisher),
+        };
+        (snapshot, indexes)
+    }
+
     fn scopes(&self) -> Vec<(ScopeSlot, Scope)> {
         let scopes = self.publisher.index().dictionary().scopes();
         let mut scopes: Vec<_> = scopes.map(|(slot, scope)| (slot, scope.clone())).collect();
@@ -314,194 +376,4 @@ impl Inner {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
-    use super::*;
-    use crate::native::engine::{BlockStored, EngineKey};
-    use crate::native::hub::config::HubConfig;
-    use crate::native::hub::snapshot::ReplicaSnapshot;
-    use crate::observation::Stored;
-    use crate::observation::{BlockKey, Observation};
-    use crate::publisher::PublisherLimits;
-
-    const A: ReplicaIndex = ReplicaIndex(0);
-
-    fn replica() -> ReplicaConfig {
-        let yaml = "replicas: [{id: a, address: 'h:1', kv_events: 'tcp://h:2', model: m}]";
-        HubConfig::from_yaml(yaml).unwrap().replicas.remove(0)
-    }
-
-    fn state() -> HubState {
-        let state = HubState::new(7, Publisher::new(PublisherLimits::default()), 1 << 20);
-        assert_eq!(state.follow(&replica(), None), A);
-        state
-    }
-
-    fn stored(keys: std::ops::Range<u64>) -> KvEvent {
-        KvEvent::BlockStored(BlockStored {
-            token_ids: keys.clone().map(|key| key as u32).collect(),
-            block_hashes: keys.map(EngineKey::Int).collect(),
-            block_size: 1,
-            ..BlockStored::default()
-        })
-    }
-
-    fn extended(parent: u64, keys: std::ops::Range<u64>) -> KvEvent {
-        let KvEvent::BlockStored(event) = stored(keys) else { panic!() };
-        KvEvent::BlockStored(BlockStored { parent_block_hash: Some(EngineKey::Int(parent)), ..event })
-    }
-
-    fn history(state: &HubState, after: u64) -> Vec<Observation> {
-        let changes = state.after(after, usize::MAX).unwrap();
-        changes.iter().map(|change| change.observation.clone()).collect()
-    }
-
-    fn held(observations: &[Observation]) -> BTreeMap<ReplicaSlot, BTreeSet<BlockKey>> {
-        let mut held: BTreeMap<ReplicaSlot, BTreeSet<BlockKey>> = BTreeMap::new();
-        for observation in observations {
-            match observation {
-                Observation::Stored(Stored { replica, blocks, .. }) => {
-                    held.entry(*replica).or_default().extend(blocks.iter().map(|block| block.key.clone()));
-                }
-                Observation::Removed { replica, keys, .. } => {
-                    held.entry(*replica).or_default().retain(|key| !keys.contains(key));
-                }
-                Observation::Cleared { replica } => {
-                    held.remove(replica);
-                }
-                _ => {}
-            }
-        }
-        held
-    }
-
-    #[test]
-    fn a_replica_and_its_scope_are_announced_before_they_are_used() {
-        let state = state();
-        assert_eq!(state.apply(A, &[stored(0..3)], 5), Tally::default(), "not announced");
-        state.announce(A, "10.0.0.1:1");
-        state.announce(A, "10.0.0.1:1");
-        state.apply(A, &[stored(0..3)], 5);
-        state.complete(A);
-        state.complete(A);
-        let kinds: Vec<_> = history(&state, 0).iter().map(std::mem::discriminant).collect();
-        assert_eq!(kinds.len(), 4, "scope, replica up, stored, complete");
-        assert!(state.is_complete());
-        assert_eq!(*state.watch().borrow(), 4);
-    }
-
-    #[test]
-    fn a_snapshot_and_the_changes_after_it_are_the_whole_history() {
-        let state = state();
-        state.announce(A, "10.0.0.1:1");
-        state.apply(A, &[stored(0..5_000)], 5);
-        let snapshot = state.snapshot();
-        let sequence = snapshot.sequence;
-        let mut replayed: Vec<_> = snapshot.replicas.into_iter().flat_map(ReplicaSnapshot::into_observations).collect();
-        let removed = crate::native::engine::BlockRemoved {
-            block_hashes: (10..20).map(EngineKey::Int).collect(),
-            ..Default::default()
-        };
-        state.apply(A, &[KvEvent::BlockRemoved(removed)], 6);
-        replayed.extend(history(&state, sequence));
-        assert_eq!(held(&replayed), held(&history(&state, 0)));
-        assert_eq!(held(&replayed).values().next().map(BTreeSet::len), Some(4_990));
-    }
-
-    #[test]
-    fn a_new_address_is_a_new_generation_that_holds_nothing() {
-        let state = state();
-        state.announce(A, "10.0.0.1:1");
-        state.apply(A, &[stored(0..3)], 5);
-        state.complete(A);
-        state.announce(A, "10.0.0.2:1");
-        assert_eq!((state.view()[0].blocks, state.view()[0].complete), (0, false));
-        let slots: Vec<_> = history(&state, 0)
-            .into_iter()
-            .filter_map(|observation| match observation {
-                Observation::ReplicaUp { replica, .. } => Some(replica.0),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(slots, [1, 2]);
-    }
-
-    #[test]
-    fn a_replica_that_is_gone_comes_back_as_another_one_that_holds_nothing() {
-        let state = state();
-        assert!(!state.gone(A), "not announced");
-        state.announce(A, "10.0.0.1:1");
-        state.apply(A, &[stored(0..3)], 5);
-        state.complete(A);
-        assert!(state.gone(A) && !state.gone(A));
-        assert_eq!(history(&state, 0).last(), Some(&Observation::ReplicaGone { replica: ReplicaSlot(1) }));
-        assert_eq!(state.apply(A, &[stored(0..3)], 6), Tally::default(), "nothing is followed of it");
-        assert!(state.announce(A, "10.0.0.1:1"));
-        assert_eq!((state.view()[0].blocks, state.snapshot().replicas[0].slot), (0, ReplicaSlot(2)));
-        state.unfollow(A);
-        assert!(state.view().is_empty() && state.snapshot().replicas.is_empty());
-        assert_eq!(state.follow(&replica(), None), ReplicaIndex(1), "numbers do not repeat");
-    }
-
-    #[test]
-    fn what_is_held_still_is_said_once_a_replica_and_in_a_snapshot() {
-        let state = state();
-        state.reassert(A, 5);
-        assert_eq!(state.sequence(), 0, "not announced");
-        state.announce(A, "10.0.0.1:1");
-        state.apply(A, &[stored(0..3)], 5);
-        state.complete(A);
-        let before = state.sequence();
-        state.reassert(A, 9);
-        state.reassert(A, 12);
-        let replica = ReplicaSlot(1);
-        let said = [9, 12].map(|at_ms| Observation::Reasserted { replica, at_ms });
-        assert_eq!(history(&state, before), said);
-        let rebuilt = |state: &HubState| -> Vec<Observation> {
-            state.snapshot().replicas.into_iter().flat_map(ReplicaSnapshot::into_observations).collect()
-        };
-        assert!(rebuilt(&state).ends_with(&[said[1].clone(), Observation::ReplicaComplete { replica }]));
-        state.announce(A, "10.0.0.2:1");
-        let is_said = |observation: &Observation| matches!(observation, Observation::Reasserted { .. });
-        assert!(!rebuilt(&state).iter().any(is_said), "of this generation nothing was said");
-    }
-
-    #[test]
-    fn what_went_by_age_is_published_again_once_it_is_known_to_be_held_still() {
-        const TTL_MS: u64 = 30 * 60 * 1_000;
-        let state = state();
-        state.announce(A, "10.0.0.1:1");
-        state.apply(A, &[stored(0..3)], 5);
-        state.apply(A, &[extended(2, 3..5)], 5 + TTL_MS);
-        state.complete(A);
-        state.change(|publisher| publisher.sweep(5 + TTL_MS));
-        let pairs = || state.read(|publisher| publisher.index().pairs());
-        assert_eq!(pairs(), 2, "the first three went by age");
-        let before = state.sequence();
-        state.reassert(A, 7 + TTL_MS);
-        assert_eq!(pairs(), 5);
-        let again = history(&state, before);
-        let [Observation::Reasserted { .. }, Observation::Stored(stored)] = &again[..] else { panic!("{again:?}") };
-        let token_counts: Vec<u32> = stored.blocks.iter().map(|block| block.token_count).collect();
-        assert_eq!((stored.last_seen_ms, token_counts), (7 + TTL_MS, vec![1, 2, 3]));
-        assert!(stored.chained && stored.parent.is_none());
-        state.reassert(A, 9 + TTL_MS);
-        assert_eq!(state.sequence(), before + 3, "nothing more to say than that");
-    }
-
-    #[test]
-    fn an_unchanged_load_is_published_again_only_after_a_while() {
-        let state = state();
-        state.announce(A, "10.0.0.1:1");
-        let start = state.sequence();
-        let report = |pressure, reported_ms| {
-            state.stats(A, ReplicaStats { pressure, hit_rate: 0.5, reported_ms });
-            state.sequence() - start
-        };
-        assert_eq!(report(0.1, 1_000), 1);
-        assert_eq!(report(0.1, 5_999), 1);
-        assert_eq!(report(0.1, 6_000), 2);
-        assert_eq!(report(0.2, 6_001), 3);
-    }
-}
+mod tests;

@@ -127,6 +127,7 @@ impl Subscriber {
     async fn serve(&mut self) -> Result<(), Status> {
         let subscription = self.subscription().await?;
         let mut sequence = self.state.watch();
+        let mut told_anew = self.state.told_anew();
         self.filter = ScopeFilter::new(&subscription);
         self.begin(&subscription).await?;
         loop {
@@ -139,6 +140,7 @@ impl Subscriber {
                 request = self.incoming.next() => self.heard(request).map(|more| more.then_some(())),
                 changed = has_changed(&mut sequence, self.looked_at) => Ok(changed),
                 () = sleep_until(self.heartbeat_at) => self.keep_alive().await.map(Some),
+                Ok(()) = told_anew.changed() => Err(Status::out_of_range("the hub's clock was set: subscribe again")),
             };
             if next?.is_none() {
                 return Ok(());
@@ -166,7 +168,9 @@ impl Subscriber {
     async fn begin(&mut self, subscription: &Subscription) -> Result<(), Status> {
         let position = subscription.sequence;
         // At 0 a reset may have been cut off, with replicas still to be told gone.
-        let resumes = subscription.epoch == self.state.epoch() && position > 0 && self.state.after(position, 0).is_ok();
+        // Before the clock was set, times were told that are others now.
+        let is_told = position > 0 && position >= *self.state.told_anew().borrow();
+        let resumes = subscription.epoch == self.state.epoch() && is_told && self.state.after(position, 0).is_ok();
         let Subscription { node_id, version, epoch, .. } = subscription;
         self.seat.named(node_id);
         info!(node_id, version, epoch, position, resumes, "subscribed");
@@ -287,7 +291,10 @@ impl Subscriber {
     }
 
     /// Sends one message, as soon as the window has room for it.
-    async fn send(&mut self, body: StreamBody) -> Result<(), Status> {
+    async fn send(&mut self, mut body: StreamBody) -> Result<(), Status> {
+        if let StreamBody::Chunk(observations) | StreamBody::Delta { observations, .. } = &mut body {
+            observations.iter_mut().for_each(|observation| self.state.wall().tell(observation));
+        }
         let sequence = match body {
             // A subscriber cut off here must not be resumed: it would miss the rest of the state.
             StreamBody::Reset | StreamBody::Chunk(_) => 0,

@@ -7,7 +7,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
-use super::clock::unix_ms;
+use super::clock::hub_ms;
 use super::state::HubState;
 
 /// How often all is swept; the contract's.
@@ -26,7 +26,7 @@ async fn sweep_forever(state: &HubState) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        while !state.change(|publisher| publisher.sweep_step(unix_ms())) {
+        while !state.change(|publisher| publisher.sweep_step(hub_ms())) {
             yield_now().await;
         }
     }
@@ -55,7 +55,7 @@ mod tests {
     async fn what_is_too_old_goes_within_a_minute_and_the_change_is_published() {
         let publisher = Publisher::new(PublisherLimits::default());
         let state = Arc::new(HubState::new(1, publisher, 1 << 20));
-        let now_ms = unix_ms();
+        let now_ms = hub_ms();
         for (hash, timestamp_ms) in [(b"old", now_ms - 3_600_000), (b"new", now_ms)] {
             state.change(|publisher| publisher.report(&report(hash, timestamp_ms), now_ms));
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -46,6 +47,16 @@ pub struct ModelFiles {
     pub(super) config: Option<Vec<u8>>,
     pub(super) has_tekken: bool,
 }
+
+/// What the file system says of the files that count, whether they are there or not: as long as that stays, so do the contents,
+/// as far as it can tell. Writing in place and setting times back shows in the time of the last change of any kind, which nobody
+/// can set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileStamps(Vec<Option<Stamp>>);
+
+/// Device, inode, bytes, and the times of the last writing and of the last change, in s and ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp(u64, u64, u64, [i64; 4]);
 
 /// Identity of a directory's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +128,33 @@ impl ModelFiles {
     }
 }
 
+// === impl FileStamps ===
+
+impl FileStamps {
+    /// Those of a directory, links followed. None if one cannot be looked at.
+    pub fn of(directory: &Path) -> Option<FileStamps> {
+        let more = NAMED.map(|name| format!("{MORE_TEMPLATES}/{name}.jinja"));
+        let others = [TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, CHAT_TEMPLATE, PROCESSOR_TEMPLATE, CONFIG, TEKKEN];
+        let names = std::iter::once(TOKENIZER).chain(others).chain(more.iter().map(String::as_str));
+        names.map(|name| stamp(&directory.join(name))).collect::<io::Result<_>>().ok().map(FileStamps)
+    }
+}
+
+fn stamp(path: &Path) -> io::Result<Option<Stamp>> {
+    match std::fs::metadata(path) {
+        Ok(file) => {
+            let times = [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()];
+            Ok(Some(Stamp(file.dev(), file.ino(), file.size(), times)))
+        }
+        Err(error) if is_not_there(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_not_there(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 /// The contents of a file, if it is there.
 fn contents(directory: &Path, name: &str, limit: u64) -> Result<Option<Vec<u8>>, InvalidModelFiles> {
     let path = directory.join(name);
@@ -134,7 +172,7 @@ fn contents(directory: &Path, name: &str, limit: u64) -> Result<Option<Vec<u8>>,
             Err(InvalidModelFiles::new(name, format!("more than {limit} bytes, allowed are up to {limit}")))
         }
         Ok(contents) => Ok(Some(contents)),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) if is_not_there(&error) => Ok(None),
         Err(error) => Err(InvalidModelFiles::new(name, format!("cannot be read: {error}"))),
     }
 }

@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use cache::ArtifactCache;
-pub use files::{FilesDigest, ModelFiles};
+pub use files::{FileStamps, FilesDigest, ModelFiles};
 pub use source::{Outline, Pieces};
 
 use crate::model::{LoadedModel, Package};

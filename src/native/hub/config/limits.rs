@@ -31,8 +31,8 @@ const IDLE_MS: usize = 90_000;
 pub struct LimitsConfig {
     /// Connections to the gRPC side, and as many to the HTTP side.
     pub connections: usize,
-    /// After so long without a byte in either direction a connection is closed. Those with HTTP/2 are asked for a sign of life
-    /// well before.
+    /// After so long without a byte in either direction, or without an open call, a connection is closed. Those with HTTP/2 are
+    /// asked for a sign of life well before.
     pub idle: Duration,
     /// Calls and streams of one connection at a time. More wait at the client.
     pub streams_per_connection: u32,

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::messages::v1alpha1::{CacheEvent, StreamEventsRequest, cache_event::Type};
+use crate::native::hub::clock::Wall;
 use crate::native::hub::state::Names;
 use crate::observation::{BlockKey, Member, Observation, ReplicaSlot, Scope, ScopeSlot, Stored};
 
@@ -25,8 +26,9 @@ impl EventFilter {
         EventFilter { wanted, scopes: names.scopes.into_iter().collect(), members: names.members.into_iter().collect() }
     }
 
-    /// Appends the events that `observation` is; `now_ms`, Unix time in ms, is the time of those that have none.
-    pub fn take(&mut self, observation: &Observation, now_ms: u64, events: &mut VecDeque<CacheEvent>) {
+    /// Appends the events that `observation` is, their times by `wall`; those that have none happened now.
+    pub fn take(&mut self, observation: &Observation, wall: &Wall, events: &mut VecDeque<CacheEvent>) {
+        let now_ms = wall.now_ms();
         match observation {
             Observation::Scope { slot, scope } => {
                 self.scopes.insert(*slot, scope.clone());
@@ -44,11 +46,11 @@ impl EventFilter {
             // A load that was forgotten is no news of the replica: `ALL_CLEARED` is.
             Observation::Stats { stats, .. } if stats.reported_ms == 0 => {}
             Observation::Stats { replica, stats } => {
-                self.replica(Type::ReplicaUpdated, *replica, stats.reported_ms, events);
+                self.replica(Type::ReplicaUpdated, *replica, wall.of_hub_ms(stats.reported_ms), events);
             }
             Observation::Stored(Stored { replica, scope, last_seen_ms, blocks, .. }) => {
                 let keys = blocks.iter().map(|block| &block.key);
-                self.blocks(Type::PrefixAdded, (*replica, *scope), keys, *last_seen_ms, events);
+                self.blocks(Type::PrefixAdded, (*replica, *scope), keys, wall.of_hub_ms(*last_seen_ms), events);
             }
             Observation::Removed { replica, scope, keys } => {
                 self.blocks(Type::PrefixEvicted, (*replica, *scope), keys.iter(), now_ms, events);
@@ -126,6 +128,7 @@ fn event(kind: Type, member: &Member, at_ms: u64) -> CacheEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::native::hub::clock::tests::Hands;
     use crate::observation::{ReplicaStats, StoredBlock, Tier};
 
     const A: ReplicaSlot = ReplicaSlot(1);
@@ -164,9 +167,10 @@ mod tests {
     }
 
     fn events(wanted: StreamEventsRequest) -> Vec<CacheEvent> {
+        let wall = Hands::at(9).wall();
         let mut filter = EventFilter::new(wanted, Names { sequence: 0, scopes: Vec::new(), members: Vec::new() });
         let mut events = VecDeque::new();
-        changes().iter().for_each(|change| filter.take(change, 9, &mut events));
+        changes().iter().for_each(|change| filter.take(change, &wall, &mut events));
         events.into()
     }
 

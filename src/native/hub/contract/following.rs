@@ -14,7 +14,6 @@ use tonic::Status;
 
 use super::events::EventFilter;
 use super::messages::v1alpha1::{CacheEvent, StreamEventsRequest};
-use crate::native::hub::clock::unix_ms;
 use crate::native::hub::state::HubState;
 
 /// How many bytes of changes are turned into events at once; at least one change is.
@@ -65,7 +64,7 @@ impl Following {
                 Status::out_of_range("events were missed: they were read more slowly than they happened")
             })?;
             for change in &changes {
-                self.filter.take(&change.observation, unix_ms(), &mut self.events);
+                self.filter.take(&change.observation, self.state.wall(), &mut self.events);
                 self.sequence = change.sequence;
             }
             if !changes.is_empty() {

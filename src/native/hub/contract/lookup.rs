@@ -20,7 +20,7 @@ use super::messages::{lookup_bytes, lookup_request, lookup_response};
 use super::metrics::ContractMetrics;
 use super::preparing::{Preparing, SharedTokenizer, needs_text};
 use crate::fingerprint::BlockSize;
-use crate::native::hub::clock::unix_ms;
+use crate::native::hub::clock::hub_ms;
 use crate::native::hub::config::{HubConfig, ModelBlocks};
 use crate::native::hub::state::HubState;
 use crate::observation::RESERVED_TENANT;
@@ -147,7 +147,7 @@ impl Prepared {
                 policy: &policy,
                 ranking: &ranking,
                 tokenizer: &NoTokenizer,
-                now_ms: unix_ms(),
+                now_ms: hub_ms(),
                 is_late: &|| deadline.has_passed(),
             };
             answer_resolved(&lookup, &request, prompt, foreknown)

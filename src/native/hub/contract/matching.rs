@@ -5,7 +5,7 @@
 
 use super::deadline::Deadline;
 use crate::index::LeadingRun;
-use crate::native::hub::clock::unix_ms;
+use crate::native::hub::clock::hub_ms;
 use crate::native::hub::state::HubState;
 use crate::observation::Scope;
 use crate::request::RequestChain;
@@ -24,7 +24,7 @@ pub fn foreknown(
     (policy, ranking): (&Policy, &Ranking),
     deadline: Deadline,
 ) -> Option<Foreknown> {
-    let oldest_ms = unix_ms().saturating_sub(policy.eviction_ttl_ms);
+    let oldest_ms = hub_ms().saturating_sub(policy.eviction_ttl_ms);
     let mut runs: Option<Runs> = None;
     for piece in pieces(chain) {
         if deadline.has_passed() {
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn runs_in_pieces_are_the_runs_in_one_go() {
-        let now_ms = unix_ms();
+        let now_ms = hub_ms();
         let at_us = |ago_ms: u64| (now_ms - ago_ms) as i64 * 1_000;
         let mut publisher = Publisher::new(PublisherLimits::default());
         let piece = PIECE_BLOCKS as u64;

@@ -14,7 +14,7 @@ use super::deadline::Deadline;
 use super::heavy::{FEW_BLOCKS, Heavy};
 use super::messages::v1alpha1::{self, Ack};
 use super::messages::{reported_event, reported_update};
-use crate::native::hub::clock::unix_ms;
+use crate::native::hub::clock::hub_ms;
 use crate::native::hub::state::HubState;
 use crate::observation::Member;
 use crate::publisher::message::{self, CacheStateUpdate, EventKind};
@@ -67,6 +67,7 @@ impl Reports {
         if let Some(address) = address {
             self.found(&member, address).await;
         }
+        let reported_us = update.timestamp_us;
         let is_long = update.prefixes.len() > FEW_BLOCKS
             || update.prefixes.iter().any(|entry| entry.block_hashes.len() > FEW_BLOCKS);
         let (offered, pieces) = if is_long {
@@ -75,10 +76,12 @@ impl Reports {
         } else {
             in_pieces(update)
         };
+        let reported_us = self.state.wall().to_hub_us(reported_us);
         outcome.offered = outcome.offered.saturating_add(offered);
         // One time for all of it, however long it takes.
-        let now_ms = unix_ms();
-        for piece in pieces {
+        let now_ms = hub_ms();
+        for mut piece in pieces {
+            piece.timestamp_us = reported_us;
             outcome.dropped += self.state.change(|publisher| publisher.report(&piece, now_ms));
             yield_now().await;
         }
@@ -105,14 +108,16 @@ impl Reports {
 
     /// Takes in one event.
     pub async fn event(&self, event: v1alpha1::CacheEvent) -> Ack {
-        let dropped = take_event(&self.state, &reported_event(event)).await;
+        let mut event = reported_event(event);
+        event.timestamp_us = self.state.wall().to_hub_us(event.timestamp_us);
+        let dropped = take_event(&self.state, &event).await;
         Outcome { offered: 1, dropped }.ack()
     }
 }
 
-/// Takes in one event.
+/// Takes in one event, whose time is the hub's.
 async fn take_event(state: &HubState, event: &message::CacheEvent) -> Dropped {
-    let now_ms = unix_ms();
+    let now_ms = hub_ms();
     if let Some(member) = state.read(|publisher| publisher.cleared_by(event, now_ms)) {
         // Most of what it holds goes in pieces, so that others get their turn between any two. The rest goes at once:
         // whoever follows is told that all was cleared.
@@ -186,7 +191,7 @@ mod tests {
             prefixes: vec![entry],
             ..CacheStateUpdate::default()
         };
-        publisher.report(&report, unix_ms());
+        publisher.report(&report, hub_ms());
         let state = HubState::new(1, publisher, 1 << 20);
         for (address, pairs) in [("10.0.0.1:80", 1), ("10.0.0.1:80", 1), ("10.0.0.2:80", 0)] {
             set_address(&state, &member, address).await;

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 
 use super::Operations;
-use crate::native::hub::clock::unix_ms;
+use crate::native::hub::clock::{hub_ms, unix_ms};
 use crate::native::hub::fleet::FollowerView;
 use crate::native::hub::followed::ReplicaView;
 use crate::native::hub::report::{
@@ -23,7 +23,8 @@ pub(super) async fn state(State(operations): State<Operations>) -> Json<HubRepor
 
 fn report(operations: &Operations) -> HubReport {
     let Operations { state, metrics, fleet } = operations;
-    let (now_ms, sequence) = (unix_ms(), state.sequence());
+    // Ages are by the hub's own time, which no clock that is set changes.
+    let (now_ms, sequence) = (hub_ms(), state.sequence());
     let (streams, _) = metrics.roster().view(MAX_STREAMS);
     let mut followers = fleet.view();
     let views = state.view();
@@ -33,7 +34,7 @@ fn report(operations: &Operations) -> HubReport {
     let (reported, reported_total) = state.read(reported);
     HubReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        now_ms,
+        now_ms: unix_ms(),
         epoch: state.epoch(),
         sequence,
         complete: state.is_complete(),

@@ -210,3 +210,61 @@ fn models_of_replicas_that_come_later_are_found_and_stay() {
     fleet.set([].into_iter());
     assert!(follower.poll().is_none(), "it stays");
 }
+
+/// The same, with the names of two tokens changed: as long as before.
+fn another() -> String {
+    TOKENIZER.replace("\"b\": 1", "\"c\": 1").replace("\"ab\"", "\"ac\"").replace("a b", "a c")
+}
+
+#[test]
+fn contents_in_place_of_as_many_bytes_and_with_the_old_time_are_seen() {
+    let folder = Folder::new();
+    folder.write("m/tokenizer.json", TOKENIZER);
+    let mut directory = folder.directory(&[("m", "m")], &[]);
+    let first = directory.read().models["m"].version;
+    assert_eq!(directory.read().models["m"].version, first);
+    let file = std::fs::OpenOptions::new().write(true).open(folder.0.join("m/tokenizer.json")).unwrap();
+    let before = file.metadata().unwrap();
+    // Times are as fine as the kernel's ticks.
+    std::thread::sleep(Duration::from_millis(50));
+    folder.write("m/tokenizer.json", &another());
+    file.set_modified(before.modified().unwrap()).unwrap();
+    let now = file.metadata().unwrap();
+    assert_eq!(
+        (now.len(), now.modified().unwrap(), now.ino()),
+        (before.len(), before.modified().unwrap(), before.ino())
+    );
+    assert_ne!(directory.read().models["m"].version, first);
+}
+
+#[test]
+fn contents_are_read_again_after_some_readings_whatever_the_file_system_says() {
+    let folder = Folder::new();
+    folder.write("m/tokenizer.json", TOKENIZER);
+    let mut directory = folder.directory(&[("m", "m")], &[]);
+    let first = directory.read().models["m"].version;
+    folder.write("m/tokenizer.json", &another());
+    // As if it said the same as before.
+    let known = directory.known.values_mut().next().unwrap();
+    known.stamps = FileStamps::of(&folder.0.join("m"));
+    assert!(known.stamps.is_some());
+    let unread = (0..).take_while(|_| directory.read().models["m"].version == first).count();
+    assert_eq!(unread, READ_ANYWAY as usize - 1);
+}
+
+#[test]
+fn what_could_not_be_read_or_waits_to_be_read_again_is_read_each_time() {
+    let folder = Folder::new();
+    folder.write("m/tokenizer.json", TOKENIZER);
+    let mut directory = folder.directory(&[("m", "m")], &[]);
+    directory.settle = Some(Duration::from_secs(3_600));
+    // Young, so that it counts from the second reading on.
+    assert_eq!(ids(&directory.read()), [""; 0]);
+    assert_eq!(ids(&directory.read()), ["m"]);
+    let path = folder.0.join("m/chat_template.jinja");
+    std::fs::create_dir(&path).unwrap();
+    for _ in 0..3 {
+        assert_eq!(directory.read().problems.len(), 1);
+        assert!(directory.known.values().all(|known| known.passed == 0), "it was read");
+    }
+}

@@ -20,7 +20,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::Stream;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::server::Connected;
 
 use super::refusals::{Refusal, Refusals};
@@ -70,6 +70,8 @@ pub struct Connection {
     socket: Socket,
     peer: Peer,
     idle: IdleTimer,
+    gone: CancellationToken,
+    _end: DropGuard,
     _place: Place,
 }
 
@@ -218,7 +220,14 @@ impl IdleTimer {
 
 impl Connection {
     fn new(socket: Socket, peer: Peer, idle: Duration, place: Place) -> Connection {
-        Connection { socket, peer, idle: IdleTimer::new(idle), _place: place }
+        let gone = CancellationToken::new();
+        let end = gone.clone().drop_guard();
+        Connection { socket, peer, idle: IdleTimer::new(idle), gone, _end: end, _place: place }
+    }
+
+    /// Cancelled when the connection is no more.
+    pub fn gone(&self) -> CancellationToken {
+        self.gone.clone()
     }
 
     /// Who is at the other end.

@@ -2,13 +2,10 @@
 //!
 //! A refused call costs its headers: no message of it is read.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::http::HeaderMap;
 use hyper::{Request, Response};
@@ -18,6 +15,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
 
+use super::calls::{Call, Calls, Holding};
 use super::door::Peer;
 use super::refusals::{Refusal, Refusals};
 use super::tokens::Grant;
@@ -48,13 +46,16 @@ pub struct Gated<S> {
     inner: S,
 }
 
-/// A response's body, which has a place until it is dropped.
-pub struct Placed {
-    body: Body,
-    _place: Option<Place>,
+/// What an admitted call has until all of its response was sent.
+pub struct Admitted {
+    _place: Place,
+    _call: Option<Call>,
 }
 
-struct Place {
+/// A response's body; of a refused call nothing is held.
+pub type Placed = Holding<Body, Option<Admitted>>;
+
+pub struct Place {
     open: Gauge,
     _permit: OwnedSemaphorePermit,
 }
@@ -108,10 +109,12 @@ where
         let (revoked, place) = match admitted {
             Ok(admitted) => admitted,
             Err(status) => {
-                let refused = status.into_http::<Body>().map(|body| Placed { body, _place: None });
+                let refused = status.into_http::<Body>().map(|body| Placed::new(body, None));
                 return Box::pin(std::future::ready(Ok(refused)));
             }
         };
+        let call = request.extensions().get::<Calls>().map(Calls::begin);
+        let admitted = Admitted { _place: place, _call: call };
         let peer = peer_of(&request);
         request.extensions_mut().insert(revoked);
         let gate = Arc::clone(&self.gate);
@@ -119,7 +122,7 @@ where
         Box::pin(async move {
             let mut response = answered.await?;
             gate.name_too_large(response.headers_mut(), peer);
-            Ok(response.map(|body| Placed { body, _place: Some(place) }))
+            Ok(response.map(|body| Placed::new(body, Some(admitted))))
         })
     }
 }
@@ -205,24 +208,7 @@ fn peer_of(request: &Request<Body>) -> Peer {
     request.extensions().get::<Peer>().copied().unwrap_or(nobody)
 }
 
-// === impl Placed ===
-
-impl HttpBody for Placed {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
+// === impl Place ===
 
 impl Drop for Place {
     fn drop(&mut self) {

@@ -13,6 +13,7 @@
 //! The files are read again when they change. The last good ones stay where the new ones are not. Streams whose token is no
 //! longer there end; connections go on with the certificates with which they began.
 
+mod calls;
 mod door;
 mod gate;
 mod operations;
@@ -33,6 +34,7 @@ use tracing::{info, warn};
 use super::config::SecurityConfig;
 use tokens::TokenSet;
 
+pub use calls::{Calls, Holding};
 pub use door::{Connection, Door, Incoming, Peer};
 pub use gate::GateLayer;
 pub use operations::guarded;

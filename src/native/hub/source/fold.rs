@@ -5,7 +5,7 @@ use tracing::{info, warn};
 
 use super::Source;
 use crate::native::engine::{Batch, EventFault, KvEvent, Missed, SkipReason};
-use crate::native::hub::clock::unix_ms;
+use crate::native::hub::clock::hub_ms;
 use crate::native::hub::continuity::Seen;
 use crate::native::hub::transport::{Fault, Published, Transport};
 
@@ -15,7 +15,7 @@ impl<T: Transport> Source<T> {
     /// Applies a message as it comes. All before it were applied, or given up with what they may have said.
     pub(super) fn apply_live(&mut self, message: &Published, seen: Seen) {
         self.apply(message, seen, None);
-        self.known(unix_ms());
+        self.known(hub_ms());
     }
 
     /// Something came that is no message. It may have been one.
@@ -54,10 +54,11 @@ impl<T: Transport> Source<T> {
 
     fn apply_batch(&mut self, batch: Batch, replayed_at_ms: Option<u64>) {
         let made_ms = batch.timestamp.map(|seconds| (seconds * 1_000.0) as u64).filter(|made_ms| *made_ms > 0);
+        let made_ms = made_ms.map(|made_ms| self.state.wall().to_hub_ms(made_ms));
         made_ms.iter().for_each(|made_ms| self.metrics.made(*made_ms, replayed_at_ms.is_none()));
         let seen_ms = match replayed_at_ms {
             Some(now_ms) => made_ms.unwrap_or(now_ms).min(now_ms),
-            None => unix_ms(),
+            None => hub_ms(),
         };
         for event in &batch.events {
             match event {
@@ -75,7 +76,7 @@ impl<T: Transport> Source<T> {
         self.metrics.incomplete.set(i64::from(!self.whole));
     }
 
-    /// No event that the engine published before `at_ms`, Unix time in ms, was missed. Where one was not understood, that says
+    /// No event that the engine published before `at_ms`, in the hub's own ms, was missed. Where one was not understood, that says
     /// nothing of what is held still.
     pub(super) fn known(&mut self, at_ms: u64) {
         if self.uncertain {

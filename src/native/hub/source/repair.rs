@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Source;
-use crate::native::hub::clock::unix_ms;
+use crate::native::hub::clock::hub_ms;
 use crate::native::hub::continuity::{Place, Seen};
 use crate::native::hub::transport::{Fault, Transport};
 
@@ -99,7 +99,7 @@ impl<T: Transport> Source<T> {
         let (mut holes, mut from) = (0, None);
         for _ in 0..MAX_ROUNDS {
             self.metrics.replays.inc();
-            let asked_ms = unix_ms();
+            let asked_ms = hub_ms();
             let before = self.continuity.last();
             match self.round(doubt_ends.take(), from.take(), &mut holes).await {
                 Round::Complete if self.falls_short(before) => {}
@@ -189,7 +189,7 @@ impl<T: Transport> Source<T> {
                 }
                 Place::Next => {}
             }
-            self.apply(&message, seen, Some(unix_ms()));
+            self.apply(&message, seen, Some(hub_ms()));
             advanced = true;
         }
     }

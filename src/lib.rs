@@ -33,6 +33,8 @@ pub mod template;
 pub mod tokenize;
 pub mod wire;
 
+mod memo;
+
 pub mod flow;
 pub mod host;
 

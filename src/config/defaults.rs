@@ -128,7 +128,8 @@ pub const MAX_MERGE_SYMBOLS_RANGE: RangeInclusive<u64> = 1_000..=1024 * 1024;
 pub const MAX_MODEL_BYTES: u64 = 64 * 1024 * 1024;
 /// Allowed `limits.max_model_bytes`; 0 loads none.
 pub const MAX_MODEL_BYTES_RANGE: RangeInclusive<u64> = 0..=256 * 1024 * 1024;
-/// `limits.memo_bytes`: bytes of each VM's memory that token ids of chat turns seen before may take.
+/// `limits.memo_bytes`: bytes of each VM's memory that chat turns seen before may take: their token ids, and in
+/// a quarter of it their messages.
 pub const MEMO_BYTES: u64 = 8 * 1024 * 1024;
 /// Allowed `limits.memo_bytes`; 0 remembers none.
 pub const MEMO_BYTES_RANGE: RangeInclusive<u64> = 0..=128 * 1024 * 1024;

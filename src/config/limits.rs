@@ -68,7 +68,7 @@ pub struct Limits {
     pub max_merge_symbols: usize,
     /// Bytes of a VM's memory that the models' packages may take.
     pub max_model_bytes: usize,
-    /// Bytes of a VM's memory that token ids of texts seen before may take.
+    /// Bytes of a VM's memory that texts seen before may take.
     pub memo_bytes: usize,
 }
 

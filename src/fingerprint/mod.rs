@@ -66,8 +66,7 @@ pub fn prefix_hashes(
 impl PrefixHash {
     /// The prefix hash one block further on.
     pub fn extended_by(self, content: ContentHash) -> PrefixHash {
-        let pair = u128::from(self.0) | (u128::from(content.0) << 64);
-        PrefixHash(xxh3_64_with_seed(&pair.to_le_bytes(), SEED))
+        PrefixHash(mix::hash_of_pair(self.0, content.0, SEED))
     }
 
     /// The wire form: 8 bytes, big-endian.
@@ -143,6 +142,12 @@ mod tests {
             let expected = mix::IDS.contains(&ids.len()).then(|| xxh3_64_with_seed(&bytes, seed));
             prop_assert_eq!(mix::hash(&ids, seed), expected);
             prop_assert_eq!(content_hash(&ids).0, xxh3_64_with_seed(&bytes, SEED));
+        }
+
+        #[test]
+        fn a_hash_is_extended_as_the_library_does_it(first in any::<u64>(), last in any::<u64>(), seed in any::<u64>()) {
+            let bytes = [first.to_le_bytes(), last.to_le_bytes()].concat();
+            prop_assert_eq!(mix::hash_of_pair(first, last, seed), xxh3_64_with_seed(&bytes, seed));
         }
     }
 

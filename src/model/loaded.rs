@@ -3,7 +3,8 @@
 use super::package::Package;
 use crate::request::{ChatApi, TextPrompt, TokenizeError, Tokenized};
 use crate::template::{
-    Chat, ChatTemplate, InvalidChat, InvalidTemplate, Limits, LocalTime, Prompt, RenderError, SpecialTokens, Value,
+    Chat, ChatTemplate, InvalidChat, InvalidTemplate, KnownItems, Limits, LocalTime, Prompt, RenderError,
+    SpecialTokens, Value,
 };
 use crate::tokenize::{self, ArtifactError, Extent, Specials, Tokenizer, TokenizerDigest, Workspace};
 
@@ -87,7 +88,7 @@ impl LoadedModel {
             }
             TextPrompt::Chat { api, body } => {
                 let specials;
-                (rendered, specials) = self.render_chat(*api, body, clock)?;
+                (rendered, specials) = self.render_chat(*api, body, clock, workspace.items())?;
                 (extent(&rendered), specials)
             }
         };
@@ -103,13 +104,19 @@ impl LoadedModel {
         Ok(self.template()?.render(&Chat::new(vec![message]), clock)?)
     }
 
-    fn render_chat(&self, api: ChatApi, body: &[u8], clock: LocalTime) -> Result<(Prompt, Specials), TokenizeError> {
+    fn render_chat(
+        &self,
+        api: ChatApi,
+        body: &[u8],
+        clock: LocalTime,
+        known: &mut KnownItems,
+    ) -> Result<(Prompt, Specials), TokenizeError> {
         let mut template = self.template()?;
-        let mut chat = Chat::read(api, body, template)?;
+        let mut chat = Chat::read_knowing(api, body, template, known)?;
         if let Some(for_tools) = self.tool_template.as_ref().filter(|_| chat.has_tools()) {
             // Another template may take messages in another form.
             template = for_tools;
-            chat = Chat::read(api, body, template)?;
+            chat = Chat::read_knowing(api, body, template, known)?;
         }
         Ok((template.render(&chat, clock)?, specials(chat.add_special_tokens)))
     }

@@ -32,7 +32,7 @@ pub struct Texts<'a> {
 // === impl Models ===
 
 impl Models {
-    /// No models yet, and up to `memo_bytes` of token ids seen before.
+    /// No models yet, and up to `memo_bytes` of turns seen before.
     pub fn new(memo_bytes: usize) -> Models {
         Models {
             loaded: BTreeMap::new(),
@@ -67,12 +67,12 @@ impl Models {
         self.loaded.values().map(LoadedModel::bytes).sum()
     }
 
-    /// Bytes that token ids of texts seen before take.
+    /// Bytes that token ids and messages of turns seen before take.
     pub fn memo_bytes(&self) -> usize {
         self.workspace.try_borrow().map_or(0, |workspace| workspace.memo_bytes())
     }
 
-    /// Keeps up to `memo_bytes` of token ids seen before from now on.
+    /// Keeps up to `memo_bytes` of turns seen before from now on.
     pub fn set_memo_bytes(&mut self, memo_bytes: usize) {
         self.workspace.get_mut().set_memo_bytes(memo_bytes);
     }

@@ -151,3 +151,30 @@ fn two_models_share_the_memory_of_texts_and_never_each_others_ids() {
     shared.set_memo_bytes(0);
     assert_eq!(shared.memo_bytes(), 0);
 }
+
+#[test]
+fn a_conversation_that_grows_has_the_ids_that_it_has_alone() {
+    let model = LoadedModel::load(package()).unwrap();
+    // So small that turns are forgotten, and large enough for some.
+    for memo_bytes in [0, 60_000, 400_000] {
+        let mut shared = Workspace::new(memo_bytes);
+        let mut messages = Vec::new();
+        for turn in 0..12 {
+            let long = format!("turn {turn}, \\\"quoted\\\"\\n<one>\\u00e9 and more of it ").repeat(8);
+            messages.push(format!(r#"{{"role": "user", "content": "{long}"}}"#));
+            messages.push(format!(r#"{{"content": [{{"type": "text", "text": "{long}"}}], "role": "assistant"}}"#));
+            // The same messages among others, and in another order.
+            let turned: Vec<_> = messages.iter().rev().cloned().collect();
+            for messages in [&messages, &turned] {
+                let body = chat(&format!(r#"{{"messages": [{}]}}"#, messages.join(", ")));
+                let alone = model.tokenize(&body, clock(), &LIMITS, &mut Workspace::new(0));
+                assert!(alone.is_ok());
+                for _ in 0..2 {
+                    assert_eq!(model.tokenize(&body, clock(), &LIMITS, &mut shared), alone);
+                    assert!(shared.memo_bytes() <= memo_bytes);
+                }
+            }
+        }
+        assert_eq!(shared.memo_bytes() > 0, memo_bytes > 0);
+    }
+}

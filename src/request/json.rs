@@ -9,7 +9,12 @@
 //! body: it takes three times as long for a token array (see `tokens`), and derived types refuse a field that is given
 //! twice, of which the engines take the last.
 
+mod plain;
+
 use std::borrow::Cow;
+
+use plain::passable_length;
+pub(crate) use plain::{copy_plain, plain_length};
 
 /// How deeply a value that is passed over may be nested, as in serde_json.
 pub(super) const MAX_DEPTH: u32 = 128;
@@ -216,7 +221,9 @@ impl<'a> Reader<'a> {
         let start = self.at - 1;
         let mut escaped = false;
         loop {
-            self.at += plain_length(self.rest());
+            let (length, has_escapes) = passable_length(self.rest());
+            self.at += length;
+            escaped |= has_escapes;
             match self.next() {
                 Some(b'"') => break,
                 Some(b'\\') => {
@@ -355,36 +362,6 @@ impl Nesting {
     fn innermost(&self) -> Option<bool> {
         (self.depth > 0).then_some(self.objects & 1 == 1)
     }
-}
-
-/// How many bytes there are before the first one that ends a string, begins an escape or is a control character; all, if
-/// there is none.
-pub(crate) fn plain_length(bytes: &[u8]) -> usize {
-    let (words, rest) = bytes.as_chunks();
-    let special = |word: &[u8; 8]| quotes_escapes_and_controls(u64::from_le_bytes(*word));
-    // Four words at a time, by vectors where there are some.
-    let has_none = |words: &&[[u8; 8]; 4]| words.iter().fold(0, |found, word| found | special(word)) == 0;
-    let first = 4 * words.as_chunks().0.iter().take_while(has_none).count();
-    for (at, word) in words.iter().enumerate().skip(first) {
-        let special = special(word);
-        if special != 0 {
-            return 8 * at + special.trailing_zeros() as usize / 8;
-        }
-    }
-    let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | ..0x20);
-    8 * words.len() + rest.iter().position(is_special).unwrap_or(rest.len())
-}
-
-/// The high bit of each of the 8 bytes that is a quote, a backslash or below 0x20. Borrows run from lower to higher bytes
-/// only after a byte that is one of these, so the lowest bit is exact.
-fn quotes_escapes_and_controls(word: u64) -> u64 {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
-    let zero_byte = |word: u64| word.wrapping_sub(ONES) & !word;
-    let quote = zero_byte(word ^ (ONES * b'"' as u64));
-    let escape = zero_byte(word ^ (ONES * b'\\' as u64));
-    let control = word.wrapping_sub(ONES * 0x20) & !word;
-    (quote | escape | control) & HIGHS
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ use crate::routing::reason::Detail;
 pub use body::read_body;
 pub use head::{HeadVerdict, RequestHead, read_head};
 pub use inputs::HeaderInputs;
-pub(crate) use json::plain_length;
+pub(crate) use json::{copy_plain, plain_length};
 pub use prompt::{
     ChatApi, MAX_TEXT_BYTES, NoTokenizer, PromptInput, PromptSource, Resolved, TextPrompt, TokenizeError, Tokenized,
     Tokenizer, Unresolved, WireChain,

@@ -31,6 +31,7 @@ use minijinja::value::ValueKind;
 
 use super::chat::{Chat, field};
 use super::draft::{Draft, list, object};
+use super::known::KnownItems;
 use super::message::{BILLING_HEADER, invalid};
 use super::{ChatTemplate, InvalidChat, LocalTime, tools};
 
@@ -63,9 +64,12 @@ impl Chat {
     ///
     /// The body is not JSON, or names no conversation that the engine would render.
     pub fn from_messages(body: &[u8], template: &ChatTemplate) -> Result<Chat, InvalidChat> {
-        let body = object(body)?;
-        let given = list(&body, "messages")?.ok_or_else(|| invalid("messages", "a list"))?;
-        let mut system = system(&body)?;
+        Chat::of_messages(&object(body, &mut KnownItems::new(0))?, template)
+    }
+
+    pub(super) fn of_messages(body: &Value, template: &ChatTemplate) -> Result<Chat, InvalidChat> {
+        let given = list(body, "messages")?.ok_or_else(|| invalid("messages", "a list"))?;
+        let mut system = system(body)?;
         let mut messages = Vec::new();
         for (index, message) in given.iter().enumerate() {
             if field(message, "role").is_none_or(|role| role.as_str() != Some("system")) {
@@ -86,9 +90,9 @@ impl Chat {
             messages.insert(0, of_system(&system));
         }
         Draft {
-            tools: tools::of_messages(list(&body, "tools")?)?,
-            arguments: field(&body, "chat_template_kwargs"),
-            reasoning_effort: effort(&body, template)?,
+            tools: tools::of_messages(list(body, "tools")?)?,
+            arguments: field(body, "chat_template_kwargs"),
+            reasoning_effort: effort(body, template)?,
             ..Draft::new(messages)
         }
         .into_chat(template)

@@ -25,6 +25,7 @@ use minijinja::value::ValueKind;
 
 use super::chat::{Chat, entries, field};
 use super::draft::{Draft, list, object, switch, text};
+use super::known::KnownItems;
 use super::message::invalid;
 use super::{ChatTemplate, InvalidChat, tools};
 use crate::request::ChatApi;
@@ -46,25 +47,47 @@ impl Chat {
         }
     }
 
+    /// The same of a body whose messages may be known, and are from now on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chat::read`].
+    pub fn read_knowing(
+        api: ChatApi,
+        body: &[u8],
+        template: &ChatTemplate,
+        known: &mut KnownItems,
+    ) -> Result<Chat, InvalidChat> {
+        let body = object(body, known)?;
+        match api {
+            ChatApi::ChatCompletions => Chat::of_completions(&body, template),
+            ChatApi::Responses => Chat::of_responses(&body, template),
+            ChatApi::Messages => Chat::of_messages(&body, template),
+        }
+    }
+
     /// Reads the body of a chat completion request.
     ///
     /// # Errors
     ///
     /// The body is not JSON, or names no conversation that the engine would render.
     pub fn from_body(body: &[u8], template: &ChatTemplate) -> Result<Chat, InvalidChat> {
-        let body = object(body)?;
-        if field(&body, "chat_template").is_some() {
+        Chat::of_completions(&object(body, &mut KnownItems::new(0))?, template)
+    }
+
+    fn of_completions(body: &Value, template: &ChatTemplate) -> Result<Chat, InvalidChat> {
+        if field(body, "chat_template").is_some() {
             return Err(invalid("chat_template", "absent"));
         }
         Draft {
-            tools: tools::tools(list(&body, "tools")?)?,
-            documents: documents(list(&body, "documents")?)?,
-            arguments: field(&body, "chat_template_kwargs"),
-            reasoning_effort: text(&body, "reasoning_effort")?,
-            add_generation_prompt: switch(&body, "add_generation_prompt", true)?,
-            continue_final_message: switch(&body, "continue_final_message", false)?,
-            add_special_tokens: switch(&body, "add_special_tokens", false)?,
-            ..Draft::new(list(&body, "messages")?.ok_or_else(|| invalid("messages", "a list"))?)
+            tools: tools::tools(list(body, "tools")?)?,
+            documents: documents(list(body, "documents")?)?,
+            arguments: field(body, "chat_template_kwargs"),
+            reasoning_effort: text(body, "reasoning_effort")?,
+            add_generation_prompt: switch(body, "add_generation_prompt", true)?,
+            continue_final_message: switch(body, "continue_final_message", false)?,
+            add_special_tokens: switch(body, "add_special_tokens", false)?,
+            ..Draft::new(list(body, "messages")?.ok_or_else(|| invalid("messages", "a list"))?)
         }
         .into_chat(template)
     }

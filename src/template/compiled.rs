@@ -1,6 +1,7 @@
 //! A compiled chat template, and rendering with it.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use minijinja::machinery::parse;
 use minijinja::{Environment, Value};
@@ -42,6 +43,9 @@ pub struct ChatTemplate {
     limits: Limits,
     content_format: ContentFormat,
     marks_generation: bool,
+    knows_developers: bool,
+    /// The length of the last prompt.
+    last_bytes: AtomicUsize,
     pub(super) trials: Trials,
 }
 
@@ -127,6 +131,8 @@ impl ChatTemplate {
             limits,
             content_format,
             marks_generation,
+            knows_developers: source.contains("'developer'") || source.contains("\"developer\""),
+            last_bytes: AtomicUsize::new(0),
             trials: Trials::default(),
         })
     }
@@ -145,7 +151,7 @@ impl ChatTemplate {
 
     /// Whether the template names the role `developer`, as vLLM looks for it.
     pub(super) fn knows_developers(&self) -> bool {
-        self.source.contains("'developer'") || self.source.contains("\"developer\"")
+        self.knows_developers
     }
 
     /// Whether plain Jinja2 renders these messages with the template, without what `transformers` adds to it: no functions, no
@@ -207,12 +213,16 @@ impl ChatTemplate {
 
     fn render_with(&self, context: Value) -> Result<String, RenderError> {
         let template = self.environment.get_template(NAME)?;
-        let mut out = Bounded { bytes: Vec::new(), limit: self.limits.output_bytes, overflowed: false };
+        // A prompt is often a little longer than the one before it.
+        let before = self.last_bytes.load(Ordering::Relaxed);
+        let bytes = Vec::with_capacity(before.saturating_add(before / 16).min(self.limits.output_bytes));
+        let mut out = Bounded { bytes, limit: self.limits.output_bytes, overflowed: false };
         let result = template.render_captured_to(context, &mut out).map(drop);
         if out.overflowed {
             return Err(RenderError::TooLong);
         }
         result?;
+        self.last_bytes.store(out.bytes.len(), Ordering::Relaxed);
         String::from_utf8(out.bytes).map_err(|_| RenderError::refused("the prompt is not UTF-8"))
     }
 

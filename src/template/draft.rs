@@ -7,7 +7,8 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::chat::{Chat, Media, entries, field};
-use super::json::{MAX_VALUES, parse_json_of};
+use super::json::{MAX_VALUES, parse_body};
+use super::known::KnownItems;
 use super::message::{Origin, invalid, message};
 use super::{ChatTemplate, InvalidChat};
 
@@ -184,8 +185,8 @@ fn is_unset(value: &Value) -> bool {
 }
 
 /// The body, which must be an object.
-pub(super) fn object(body: &[u8]) -> Result<Value, InvalidChat> {
-    let body = parse_json_of(body, &mut { MAX_VALUES }).map_err(InvalidChat::Json)?;
+pub(super) fn object(body: &[u8], known: &mut KnownItems) -> Result<Value, InvalidChat> {
+    let body = parse_body(body, known).map_err(InvalidChat::Json)?;
     if body.kind() == ValueKind::Map { Ok(body) } else { Err(invalid("the body", "an object")) }
 }
 

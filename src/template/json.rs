@@ -11,10 +11,14 @@ use std::fmt;
 
 use minijinja::Value;
 
-use crate::request::plain_length;
+use super::known::KnownItems;
+use crate::request::{copy_plain, plain_length};
 
 /// How deeply containers may be nested, as in serde_json.
 const MAX_DEPTH: usize = 128;
+
+/// How deeply the items of a list are nested that is in the body itself.
+const ITEM_DEPTH: usize = 2;
 
 /// What is expected where Python expects less.
 const UNPAIRED: &str = "a pair of surrogates";
@@ -35,12 +39,15 @@ pub struct InvalidJson {
 }
 
 struct Reader<'a> {
-    text: &'a str,
+    text: &'a [u8],
     at: usize,
     /// The string that was read last, if it has escapes.
-    unescaped: String,
+    unescaped: Vec<u8>,
     /// Values that may still come.
     left: usize,
+    /// Objects in the body's lists that were read before, and how many bytes may still be hashed to find them.
+    known: Option<&'a mut KnownItems>,
+    work: usize,
 }
 
 /// Reads one value, around which there may be white space.
@@ -54,17 +61,15 @@ pub fn parse_json(bytes: &[u8]) -> Result<Value, InvalidJson> {
 
 /// The same of at most `left` values, which become fewer by those that were read.
 pub(super) fn parse_json_of(bytes: &[u8], left: &mut usize) -> Result<Value, InvalidJson> {
-    let text =
-        std::str::from_utf8(bytes).map_err(|error| InvalidJson { at: error.valid_up_to(), expected: "UTF-8" })?;
-    let mut reader = Reader { text, at: 0, unescaped: String::new(), left: *left };
-    let value = reader.value(0);
+    let mut reader = Reader::of(bytes, *left, None);
+    let value = reader.whole();
     *left = reader.left;
-    let value = value?;
-    reader.skip_space();
-    if reader.at < text.len() {
-        return Err(reader.invalid("the end"));
-    }
-    Ok(value)
+    value
+}
+
+/// The same of a request's body, whose messages may be known, and are from now on.
+pub(super) fn parse_body(bytes: &[u8], known: &mut KnownItems) -> Result<Value, InvalidJson> {
+    Reader::of(bytes, MAX_VALUES, Some(known)).whole()
 }
 
 // === impl InvalidJson ===
@@ -94,6 +99,40 @@ impl std::error::Error for InvalidJson {}
 // === impl Reader ===
 
 impl<'a> Reader<'a> {
+    fn of(text: &'a [u8], left: usize, known: Option<&'a mut KnownItems>) -> Reader<'a> {
+        // Whatever is hashed in vain, a body takes no longer than one of twice its length.
+        Reader { text, at: 0, unescaped: Vec::new(), left, known, work: text.len().saturating_mul(2) }
+    }
+
+    /// All of the text.
+    fn whole(&mut self) -> Result<Value, InvalidJson> {
+        let value = self.value(0)?;
+        self.skip_space();
+        if self.at < self.text.len() {
+            return Err(self.invalid("the end"));
+        }
+        Ok(value)
+    }
+
+    /// An item of a list. Those of a list in the body itself may be known.
+    fn item(&mut self, depth: usize) -> Result<Value, InvalidJson> {
+        self.skip_space();
+        let (start, left) = (self.at, self.left);
+        let Some(known) = self.known.as_mut().filter(|_| depth == ITEM_DEPTH) else { return self.value(depth) };
+        if let Some(item) = known.find(self.text.get(start..).unwrap_or_default(), &mut self.work)
+            && let Some(left) = left.checked_sub(item.values)
+        {
+            self.left = left;
+            self.at += item.length;
+            return Ok(item.value);
+        }
+        let value = self.value(depth)?;
+        if let Some(known) = &mut self.known {
+            known.remember(self.text.get(start..self.at).unwrap_or_default(), &value, left - self.left);
+        }
+        Ok(value)
+    }
+
     fn value(&mut self, depth: usize) -> Result<Value, InvalidJson> {
         if depth > MAX_DEPTH {
             return Err(self.invalid(TOO_DEEP));
@@ -141,7 +180,7 @@ impl<'a> Reader<'a> {
             return Ok(Value::from(items));
         }
         loop {
-            items.push(self.value(depth + 1)?);
+            items.push(self.item(depth + 1)?);
             self.skip_space();
             if self.taken(b']') {
                 return Ok(Value::from(items));
@@ -152,11 +191,11 @@ impl<'a> Reader<'a> {
 
     fn word(&mut self) -> Result<Value, InvalidJson> {
         let rest = self.rest();
-        let (length, value) = if rest.starts_with("null") {
+        let (length, value) = if rest.starts_with(b"null") {
             (4, Value::from(()))
-        } else if rest.starts_with("true") {
+        } else if rest.starts_with(b"true") {
             (4, Value::from(true))
-        } else if rest.starts_with("false") {
+        } else if rest.starts_with(b"false") {
             (5, Value::from(false))
         } else {
             return Err(self.invalid("a value"));
@@ -187,7 +226,7 @@ impl<'a> Reader<'a> {
                 return Err(self.invalid("a digit"));
             }
         }
-        let digits = self.text.get(start..self.at).unwrap_or_default();
+        let digits = text_of(self.text.get(start..self.at).unwrap_or_default(), start)?;
         let value = match (whole, digits.parse::<i64>()) {
             (true, Ok(number)) => Some(Value::from(number)),
             (true, Err(_)) => digits.parse::<i128>().ok().map(Value::from),
@@ -197,7 +236,7 @@ impl<'a> Reader<'a> {
     }
 
     fn digits(&mut self) -> usize {
-        let count = self.rest().bytes().take_while(u8::is_ascii_digit).count();
+        let count = self.rest().iter().take_while(|byte| byte.is_ascii_digit()).count();
         self.at += count;
         count
     }
@@ -205,45 +244,46 @@ impl<'a> Reader<'a> {
     /// Reads a string, the opening quote of which is next.
     fn string(&mut self) -> Result<Value, InvalidJson> {
         self.at += 1;
+        let start = self.at;
         let plain = self.plain();
         if self.taken(b'"') {
-            return Ok(Value::from(plain));
+            return Ok(Value::from(text_of(plain, start)?));
         }
         let mut out = std::mem::take(&mut self.unescaped);
         out.clear();
-        out.push_str(plain);
-        loop {
-            if self.at == self.text.len() {
-                return Err(self.invalid("a closing quote"));
-            }
-            if !self.taken(b'\\') {
-                return Err(self.invalid("no control character"));
-            }
-            out.push(self.escaped()?);
-            out.push_str(self.plain());
-            if self.taken(b'"') {
-                break;
-            }
-        }
-        let value = Value::from(out.as_str());
+        out.extend_from_slice(plain);
+        self.unescape(&mut out)?;
+        // An escape stands for whole characters, and no part of one is beside it: what was no text still is none.
+        let value = Value::from(text_of(&out, start)?);
         self.unescaped = out;
         Ok(value)
     }
 
-    /// Reads what follows a backslash.
-    fn escaped(&mut self) -> Result<char, InvalidJson> {
-        let character = match self.peek() {
-            Some(byte @ (b'"' | b'\\' | b'/')) => char::from(byte),
-            Some(b'n') => '\n',
-            Some(b't') => '\t',
-            Some(b'r') => '\r',
-            Some(b'b') => '\u{8}',
-            Some(b'f') => '\u{c}',
-            Some(b'u') => return self.code_point(),
-            _ => return Err(self.invalid("an escape")),
-        };
-        self.at += 1;
-        Ok(character)
+    /// Reads the rest of a string, the closing quote included.
+    fn unescape(&mut self, out: &mut Vec<u8>) -> Result<(), InvalidJson> {
+        loop {
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                Some(b'\\') => self.at += 1,
+                Some(_) => return Err(self.invalid("no control character")),
+                None => return Err(self.invalid("a closing quote")),
+            }
+            match self.peek().and_then(escaped) {
+                Some(byte) => {
+                    self.at += 1;
+                    out.push(byte);
+                }
+                None if self.peek() == Some(b'u') => {
+                    let character = self.code_point()?;
+                    out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+                }
+                None => return Err(self.invalid("an escape")),
+            }
+            self.at += copy_plain(self.rest(), out);
+        }
     }
 
     /// Reads `uXXXX`, or two of them that make a pair of surrogates.
@@ -253,7 +293,7 @@ impl<'a> Reader<'a> {
         let first = self.unit()?;
         let code = match first {
             0xd800..=0xdbff => {
-                if !self.rest().starts_with("\\u") {
+                if !self.rest().starts_with(b"\\u") {
                     return Err(unpaired);
                 }
                 self.at += 1;
@@ -271,8 +311,9 @@ impl<'a> Reader<'a> {
     /// Reads `u` and four hexadecimal digits.
     fn unit(&mut self) -> Result<u32, InvalidJson> {
         self.at += 1;
-        let digits = self.text.get(self.at..self.at + 4).filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
-        let unit = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        let digits = self.rest().first_chunk::<4>();
+        let digit = |unit: u32, digit: &u8| Some(unit << 4 | char::from(*digit).to_digit(16)?);
+        let unit = digits.and_then(|digits| digits.iter().try_fold(0, digit));
         let unit = unit.ok_or_else(|| self.invalid("four hexadecimal digits"))?;
         self.at += 4;
         Ok(unit)
@@ -295,17 +336,17 @@ impl<'a> Reader<'a> {
     }
 
     fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
+        self.text.get(self.at).copied()
     }
 
     /// Passes what stands for itself in a string.
-    fn plain(&mut self) -> &'a str {
+    fn plain(&mut self) -> &'a [u8] {
         let start = self.at;
-        self.at += plain_length(self.rest().as_bytes());
+        self.at += plain_length(self.rest());
         self.text.get(start..self.at).unwrap_or_default()
     }
 
-    fn rest(&self) -> &'a str {
+    fn rest(&self) -> &'a [u8] {
         self.text.get(self.at..).unwrap_or_default()
     }
 
@@ -314,85 +355,23 @@ impl<'a> Reader<'a> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Result<Value, InvalidJson> {
-        parse_json(text.as_bytes())
-    }
-
-    #[test]
-    fn reads_what_serde_json_reads() {
-        let texts = [
-            r#"{"a": [1, -2.5, 1e3, true, false, null, "x\n\"\\\/\b\f\r\té\ud83d\ude00"], "b": {}, "c": []}"#,
-            " [ 0 , 0.0 , 12345678901234567890 ] ",
-            "\"\"",
-            "\u{feff}1",
-            "01",
-            "1.",
-            ".5",
-            "+1",
-            "1e",
-            "[1,]",
-            "{\"a\":1,}",
-            "{\"a\"}",
-            "[",
-            "\"\\ud800\"",
-            "\"\\ud800\\u0041\"",
-            "\"\\udc00\"",
-            "\"\\x\"",
-            "\"a",
-            "\"\t\"",
-            "nul",
-            "1 2",
-            "",
-        ];
-        for text in texts {
-            let expected: Result<serde_json::Value, _> = serde_json::from_str(text);
-            match (read(text), expected) {
-                (Ok(value), Ok(expected)) => assert_eq!(serde_json::to_value(&value).unwrap(), expected, "{text}"),
-                (Err(_), Err(_)) => {}
-                (found, expected) => panic!("{text}: {found:?}, not {expected:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn numbers_print_as_in_python() {
-        let pairs = [
-            ("-0", "0"),
-            ("-0.0", "-0.0"),
-            ("123456789012345678901234567890", "123456789012345678901234567890"),
-            ("1e999", "inf"),
-            ("9223372036854775808", "9223372036854775808"),
-        ];
-        for (text, expected) in pairs {
-            let mut out = String::new();
-            super::super::python::write_str(&mut out, &read(text).unwrap()).unwrap();
-            assert_eq!(out, expected);
-        }
-        assert!(read(&"9".repeat(40)).is_err());
-    }
-
-    #[test]
-    fn of_a_key_given_twice_the_last_value_stands_in_the_first_place() {
-        assert_eq!(read(r#"{"a": 1, "b": 2, "a": 3}"#).unwrap().to_string(), "{'a': 3, 'b': 2}");
-    }
-
-    #[test]
-    fn the_number_of_values_is_bounded() {
-        let of = |values: usize| format!("[{}]", vec!["{}"; values - 1].join(","));
-        assert!(parse_json_of(of(100).as_bytes(), &mut 100).is_ok());
-        let refused = parse_json_of(of(101).as_bytes(), &mut 100).unwrap_err();
-        assert!(refused.is_too_many(), "{refused}");
-        assert!(parse_json(of(100_000).as_bytes()).is_ok(), "a file may have as many as it likes");
-    }
-
-    #[test]
-    fn nesting_is_bounded() {
-        assert!(read(&format!("{}1{}", "[".repeat(128), "]".repeat(128))).is_ok());
-        assert!(read(&"[".repeat(100_000)).is_err());
-        assert!(read(&"{\"a\":".repeat(100_000)).is_err());
-    }
+/// The text that stands at `at`.
+fn text_of(bytes: &[u8], at: usize) -> Result<&str, InvalidJson> {
+    std::str::from_utf8(bytes).map_err(|_| InvalidJson { at, expected: "UTF-8" })
 }
+
+/// What a letter behind a backslash stands for, but for `u`.
+fn escaped(letter: u8) -> Option<u8> {
+    Some(match letter {
+        b'n' => b'\n',
+        b'"' | b'\\' | b'/' => letter,
+        b't' => b'\t',
+        b'r' => b'\r',
+        b'b' => 8,
+        b'f' => 12,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

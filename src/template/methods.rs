@@ -28,9 +28,9 @@ pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value
         return call_on_container(state, value, method, args);
     };
     match method {
-        "strip" => strip(text, args, Ends::Both),
-        "lstrip" => strip(text, args, Ends::Start),
-        "rstrip" => strip(text, args, Ends::End),
+        "strip" => strip(value, text, args, Ends::Both),
+        "lstrip" => strip(value, text, args, Ends::Start),
+        "rstrip" => strip(value, text, args, Ends::End),
         "split" if args.is_empty() => {
             Ok(text.split(is_space).filter(|word| !word.is_empty()).map(Value::from).collect())
         }
@@ -60,13 +60,16 @@ pub(super) fn format(state: &mut State, text: &Value, args: Rest<ValueOrKwargs>)
 
 /// The `trim` filter.
 pub(super) fn trim(value: &Value, characters: Option<Value>) -> Result<Value, Error> {
-    let text = value.to_string();
-    let text = match (value.as_str(), value.is_undefined()) {
-        (Some(text), _) => text,
-        (None, true) => "",
-        (None, false) => &text,
+    let printed;
+    let text = match value.as_str() {
+        Some(text) => text,
+        None if value.is_undefined() => "",
+        None => {
+            printed = value.to_string();
+            &printed
+        }
     };
-    strip(text, characters.as_slice(), Ends::Both)
+    strip(value, text, characters.as_slice(), Ends::Both)
 }
 
 /// The `indent` filter: `width` (4, or a text), `first`, `blank`.
@@ -132,17 +135,20 @@ fn join(state: &State, separator: &str, args: &[Value]) -> Result<Value, Error> 
     Ok(Value::from(out))
 }
 
-fn strip(text: &str, args: &[Value], ends: Ends) -> Result<Value, Error> {
+/// The text of a value without its ends. One that loses nothing is handed on rather than copied.
+fn strip(value: &Value, text: &str, args: &[Value], ends: Ends) -> Result<Value, Error> {
     let (characters,): (Option<&str>,) = from_args(args)?;
     let dropped = |character: char| match characters {
         Some(characters) => characters.contains(character),
         None => is_space(character),
     };
-    Ok(Value::from(match ends {
+    let stripped = match ends {
         Ends::Both => text.trim_matches(dropped),
         Ends::Start => text.trim_start_matches(dropped),
         Ends::End => text.trim_end_matches(dropped),
-    }))
+    };
+    let keeps_all = stripped.len() == text.len() && value.as_str().is_some() && !value.is_safe();
+    Ok(if keeps_all { value.clone() } else { Value::from(stripped) })
 }
 
 /// `str.strip()`.

@@ -22,6 +22,7 @@ mod dumps;
 mod environment;
 mod error;
 mod json;
+mod known;
 mod media;
 mod message;
 mod methods;
@@ -41,6 +42,7 @@ pub use compiled::{ChatTemplate, Limits, Prompt, SpecialTokens};
 pub use content_format::ContentFormat;
 pub use error::{InvalidChat, InvalidTemplate, RenderError};
 pub use json::{InvalidJson, parse_json};
+pub use known::KnownItems;
 pub use time::LocalTime;
 pub use tokenizer_config::TokenizerConfig;
 

@@ -25,6 +25,7 @@ use minijinja::value::ValueKind;
 
 use super::chat::{Chat, entries, field};
 use super::draft::{Draft, list, object, text};
+use super::known::KnownItems;
 use super::message::{Origin, invalid};
 use super::{ChatTemplate, InvalidChat, tools};
 
@@ -59,8 +60,11 @@ impl Chat {
     ///
     /// The body is not JSON, names no conversation that the engine would render, or relies on what the engine keeps.
     pub fn from_responses(body: &[u8], template: &ChatTemplate) -> Result<Chat, InvalidChat> {
-        let body = object(body)?;
-        if let Some(name) = ENGINE_STATE.iter().find(|name| field(&body, name).is_some()) {
+        Chat::of_responses(&object(body, &mut KnownItems::new(0))?, template)
+    }
+
+    pub(super) fn of_responses(body: &Value, template: &ChatTemplate) -> Result<Chat, InvalidChat> {
+        if let Some(name) = ENGINE_STATE.iter().find(|name| field(body, name).is_some()) {
             return Err(invalid(name, "absent: only the engine has what it names"));
         }
         let truncation = body.get_attr("truncation").unwrap_or_default();
@@ -68,28 +72,28 @@ impl Chat {
             return Err(invalid("truncation", "\"disabled\": where the engine cuts is not known"));
         }
         let mut turns = Turns(Vec::new());
-        if let Some(instructions) = text(&body, "instructions")?.filter(|instructions| !instructions.is_empty()) {
+        if let Some(instructions) = text(body, "instructions")?.filter(|instructions| !instructions.is_empty()) {
             turns.0.push(Turn::Other(Value::from_pairs([("role", "system"), ("content", instructions.as_str())])));
         }
-        let input = field(&body, "input").ok_or_else(|| invalid("input", "a string or a list of items"))?;
+        let input = field(body, "input").ok_or_else(|| invalid("input", "a string or a list of items"))?;
         let continues = if input.kind() == ValueKind::String {
             turns.0.push(Turn::Other(Value::from_pairs([("role", Value::from("user")), ("content", input)])));
             false
         } else {
-            let items = list(&body, "input")?.unwrap_or_default();
+            let items = list(body, "input")?.unwrap_or_default();
             for (index, item) in items.iter().enumerate() {
                 turns.take(item, index)?;
             }
             items.last().is_some_and(is_unfinished)
         };
-        let reasoning = field(&body, "reasoning");
+        let reasoning = field(body, "reasoning");
         if reasoning.as_ref().is_some_and(|reasoning| reasoning.kind() != ValueKind::Map) {
             return Err(invalid("reasoning", "an object"));
         }
         Draft {
             origin: Origin::Items,
-            tools: tools::of_responses(list(&body, "tools")?)?,
-            arguments: field(&body, "chat_template_kwargs"),
+            tools: tools::of_responses(list(body, "tools")?)?,
+            arguments: field(body, "chat_template_kwargs"),
             reasoning_effort: text(&reasoning.unwrap_or_default(), "effort")?,
             add_generation_prompt: !continues,
             continue_final_message: continues,

@@ -9,6 +9,7 @@ use std::ops::Range;
 use bitcannon::classify::{classify, in_mask, mask};
 
 use super::format::MAX_ADDED_BYTES;
+use super::starts::Starts;
 use super::tables::Words;
 
 /// Takes the blanks before it.
@@ -31,14 +32,7 @@ pub(super) struct Trie<'a> {
     pub(super) edges: Words<'a>,
     /// Id and flags by index.
     pub(super) tokens: &'a [[u8; 8]],
-    pub(super) first: &'a FirstBytes,
-}
-
-/// The bytes that a token of a trie can begin with.
-pub(super) struct FirstBytes {
-    set: [bool; 256],
-    /// The same where they are at most three, for a faster search.
-    few: Option<Vec<u8>>,
+    pub(super) starts: &'a Starts,
 }
 
 /// A part of a text.
@@ -87,34 +81,6 @@ struct Found {
     flags: u32,
 }
 
-// === impl FirstBytes ===
-
-impl FirstBytes {
-    /// The first bytes of the trie with these nodes and edges.
-    pub(super) fn of(nodes: Nodes<'_>, edges: Words<'_>) -> FirstBytes {
-        let mut set = [false; 256];
-        let mut few = Vec::new();
-        for edge in children(nodes, edges, 0).iter().map(|edge| u32::from_le_bytes(*edge)) {
-            let byte = (edge >> 24) as u8;
-            if let Some(slot) = set.get_mut(usize::from(byte)) {
-                *slot = true;
-            }
-            few.push(byte);
-        }
-        FirstBytes { set, few: (few.len() <= 3).then_some(few) }
-    }
-
-    fn find(&self, bytes: &[u8]) -> Option<usize> {
-        match self.few.as_deref() {
-            Some([]) => None,
-            Some([a]) => memchr::memchr(*a, bytes),
-            Some([a, b]) => memchr::memchr2(*a, *b, bytes),
-            Some([a, b, c]) => memchr::memchr3(*a, *b, *c, bytes),
-            _ => bytes.iter().position(|byte| self.set.get(usize::from(*byte)) == Some(&true)),
-        }
-    }
-}
-
 // === impl Trie ===
 
 impl<'a> Trie<'a> {
@@ -148,9 +114,12 @@ impl<'a> Trie<'a> {
         let mut node = 0;
         let mut longest = None;
         for (length, byte) in (1..=MAX_ADDED_BYTES).zip(bytes) {
-            let edges = children(self.nodes, self.edges, node);
-            let Ok(edge) = edges.binary_search_by_key(byte, |[.., byte]| *byte) else { break };
-            node = edges.get(edge).map_or(0, |edge| u32::from_le_bytes(*edge) & 0x00ff_ffff) as usize;
+            let edge = match children(self.nodes, self.edges, node) {
+                [only] => (only[3] == *byte).then_some(only),
+                edges => edges.binary_search_by_key(byte, |[.., byte]| *byte).ok().and_then(|edge| edges.get(edge)),
+            };
+            let Some(edge) = edge else { break };
+            node = (u32::from_le_bytes(*edge) & 0x00ff_ffff) as usize;
             match self.nodes.get(node).and_then(|node| node.last_chunk::<4>()).map(|index| u32::from_le_bytes(*index)) {
                 None => break,
                 Some(0) => {}
@@ -165,7 +134,7 @@ impl<'a> Trie<'a> {
         let mut at = from;
         loop {
             let rest = bytes.get(at..)?;
-            let start = at + self.first.find(rest)?;
+            let start = at + self.starts.find(rest)?;
             if let Some((length, index)) = self.longest(bytes.get(start..)?)
                 && let Some(token) = self.tokens.get(index)
                 && text.is_char_boundary(start + length)
@@ -179,13 +148,11 @@ impl<'a> Trie<'a> {
     }
 }
 
-fn children<'a>(nodes: Nodes<'_>, edges: Words<'a>, node: usize) -> Words<'a> {
-    let Some((first, count)) = nodes.get(node).and_then(|node| Some((node.first_chunk::<4>()?, node.get(4..8)?)))
-    else {
-        return &[];
-    };
-    let first = u32::from_le_bytes(*first) as usize;
-    let count = count.first_chunk::<4>().map_or(0, |count| u32::from_le_bytes(*count)) as usize;
+/// The edges of a node.
+pub(super) fn children<'a>(nodes: Nodes<'_>, edges: Words<'a>, node: usize) -> Words<'a> {
+    let Some([a, b, c, d, e, f, g, h, ..]) = nodes.get(node) else { return &[] };
+    let first = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+    let count = u32::from_le_bytes([*e, *f, *g, *h]) as usize;
     edges.get(first..first.saturating_add(count)).unwrap_or_default()
 }
 
@@ -300,10 +267,10 @@ mod tests {
         let patterns: Vec<_> = tokens.iter().enumerate().map(|(at, (text, _))| (text.as_bytes(), at as u32)).collect();
         let (nodes, edges) = build_trie(&patterns);
         let (nodes, edges) = (nodes.as_chunks().0, edges.as_chunks().0);
-        let first = FirstBytes::of(nodes, edges);
+        let starts = Starts::of(nodes, edges);
         let tokens: Vec<[u8; 8]> =
             (0_u64..).zip(tokens).map(|(id, (_, flags))| (id | u64::from(*flags) << 32).to_le_bytes()).collect();
-        let trie = Trie { nodes, edges, tokens: &tokens, first: &first };
+        let trie = Trie { nodes, edges, tokens: &tokens, starts: &starts };
         trie.pieces(text)
             .map(|piece| match piece {
                 Piece::Text(range) => text[range].to_owned(),

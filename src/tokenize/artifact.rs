@@ -8,11 +8,13 @@ use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::added::{FirstBytes, Trie};
+use super::added::Trie;
 use super::format::{
-    BadParameter, DIGESTED_FROM, HEADER_BYTES, MAGIC, PARAMETER_WORDS, Parameters, SECTION_TABLE, Section, VERSION,
+    BadParameter, DIGESTED_FROM, HEADER_BYTES, MAGIC, PARAMETER_WORDS, Parameters, PreTokenizer, SECTION_TABLE,
+    Section, VERSION, Words as WordCuts,
 };
 use super::normalize::{self, Step};
+use super::starts::Starts;
 use super::tables::{Tables, Words};
 
 /// Identity of a tokenizer: two artifacts with the same digest give the same ids.
@@ -59,10 +61,13 @@ pub(super) struct Artifact {
     sections: [Range<usize>; Section::COUNT],
     pub(super) parameters: Parameters,
     pub(super) steps: Vec<Step>,
+    /// The mark of words, where normalizing a text is nothing but writing it for each blank, and words begin at runs of it:
+    /// then a text can be cut as it stands.
+    pub(super) blank: Option<char>,
     pub(super) digest: TokenizerDigest,
     pub(super) source: SourceDigest,
-    raw_first: FirstBytes,
-    normalized_first: FirstBytes,
+    raw_starts: Starts,
+    normalized_starts: Starts,
 }
 
 // === impl Artifact ===
@@ -84,10 +89,12 @@ impl Artifact {
         let sections = sections(&bytes)?;
         let part = |section: Section| section_of(&bytes, &sections, section);
         let steps = normalize::from_bytes(part(Section::Normalizer)).map_err(|_| ArtifactError::Normalizer)?;
-        let first = |nodes, edges| FirstBytes::of(part(nodes).as_chunks().0, part(edges).as_chunks().0);
+        let starts = |nodes, edges| Starts::of(part(nodes).as_chunks().0, part(edges).as_chunks().0);
+        let normalized_starts = starts(Section::NormalizedNodes, Section::NormalizedEdges);
         Ok(Artifact {
-            raw_first: first(Section::RawNodes, Section::RawEdges),
-            normalized_first: first(Section::NormalizedNodes, Section::NormalizedEdges),
+            raw_starts: starts(Section::RawNodes, Section::RawEdges),
+            blank: blank(&steps, &parameters).filter(|_| normalized_starts.is_empty()),
+            normalized_starts,
             parameters,
             steps,
             digest: TokenizerDigest(number(&bytes, 32)),
@@ -119,12 +126,12 @@ impl Artifact {
 
     /// The added tokens that are looked for before normalizing.
     pub(super) fn raw_added(&self) -> Trie<'_> {
-        self.trie(Section::RawNodes, Section::RawEdges, &self.raw_first)
+        self.trie(Section::RawNodes, Section::RawEdges, &self.raw_starts)
     }
 
     /// The added tokens that are looked for in normalized text.
     pub(super) fn normalized_added(&self) -> Trie<'_> {
-        self.trie(Section::NormalizedNodes, Section::NormalizedEdges, &self.normalized_first)
+        self.trie(Section::NormalizedNodes, Section::NormalizedEdges, &self.normalized_starts)
     }
 
     /// A section of words.
@@ -132,12 +139,12 @@ impl Artifact {
         self.section(section).as_chunks().0
     }
 
-    fn trie<'a>(&'a self, nodes: Section, edges: Section, first: &'a FirstBytes) -> Trie<'a> {
+    fn trie<'a>(&'a self, nodes: Section, edges: Section, starts: &'a Starts) -> Trie<'a> {
         Trie {
             nodes: self.section(nodes).as_chunks().0,
             edges: self.words(edges),
             tokens: self.section(Section::Added).as_chunks().0,
-            first,
+            starts,
         }
     }
 
@@ -189,6 +196,15 @@ fn sections(bytes: &[u8]) -> Result<[Range<usize>; Section::COUNT], ArtifactErro
         }
     }
     Ok(sections)
+}
+
+fn blank(steps: &[Step], parameters: &Parameters) -> Option<char> {
+    let PreTokenizer::Characters { mark, metaspace: None, words: WordCuts::BeforeRuns } = parameters.pre_tokenizer
+    else {
+        return None;
+    };
+    let [Step::Replace { pattern, content }] = steps else { return None };
+    (pattern == " " && content.chars().eq([mark])).then_some(mark)
 }
 
 fn header_word(bytes: &[u8], at: usize) -> u32 {

@@ -12,6 +12,9 @@ use super::split::{Splitter, last_boundary};
 use super::tables::{Tables, word};
 use super::words::{Symbols, WordEncoder};
 
+/// Bytes of text to an id, of which most have more.
+const BYTES_OF_ID: usize = 4;
+
 /// A limit that encoding ran into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
@@ -35,9 +38,10 @@ pub(super) struct Encoding<'a> {
 // === impl Encoding ===
 
 impl<'a> Encoding<'a> {
-    /// Begins a text, without ids so far.
+    /// Begins a text of so many bytes, without ids so far.
     pub(super) fn new(
         artifact: &'a Artifact,
+        bytes: usize,
         splitter: &'a mut Splitter,
         words: &'a mut WordEncoder,
         limits: &Limits,
@@ -50,7 +54,7 @@ impl<'a> Encoding<'a> {
             words,
             max_tokens: limits.max_tokens,
             symbols_left: limits.max_symbols,
-            ids: Vec::new(),
+            ids: Vec::with_capacity((bytes / BYTES_OF_ID).min(limits.max_tokens)),
         }
     }
 
@@ -140,13 +144,16 @@ impl<'a> Encoding<'a> {
             },
             PreTokenizer::Characters { mark, metaspace, words } => {
                 let text = metaspace.map_or(Cow::Borrowed(text), |prepend| metaspaced(mark, prepend, text, at_start));
-                self.marked(mark, words, &text, false)
+                self.marked(mark, words, Symbols::Characters, &text, false)
             }
         }
     }
 
     /// Text between added tokens that are matched before normalizing.
     fn segment(&mut self, text: &str, at_start: bool) -> Result<(), Stopped> {
+        if let Some(mark) = self.artifact.blank.filter(|mark| mark_from(*mark, text, 0).is_none()) {
+            return self.marked(' ', Words::BeforeRuns, Symbols::Spaced(mark), text, true);
+        }
         let text = normalized(&self.artifact.steps, text);
         for piece in self.artifact.normalized_added().pieces(&text) {
             match piece {
@@ -177,13 +184,13 @@ impl<'a> Encoding<'a> {
                     None => Cow::Borrowed(text),
                     Some(prepend) => metaspaced(mark, prepend, text, at_start),
                 };
-                self.marked(mark, words, &text, true)
+                self.marked(mark, words, Symbols::Characters, &text, true)
             }
         }
     }
 
     /// Text whose words begin with marks. Unless it is `whole`, its last word may go on.
-    fn marked(&mut self, mark: char, rule: Words, text: &str, whole: bool) -> Result<(), Stopped> {
+    fn marked(&mut self, mark: char, rule: Words, symbols: Symbols, text: &str, whole: bool) -> Result<(), Stopped> {
         let mut rest = text;
         while !rest.is_empty() {
             let end = match rule {
@@ -197,7 +204,7 @@ impl<'a> Encoding<'a> {
             }
             rest = after;
             let (left, ids) = (&mut self.symbols_left, &mut self.ids);
-            self.words.encode(&self.tables, self.parameters, Symbols::Characters, text, left, ids)?;
+            self.words.encode(&self.tables, self.parameters, symbols, text, left, ids)?;
             check(&self.ids, self.max_tokens)?;
         }
         Ok(())
@@ -226,11 +233,15 @@ fn up_to(open: usize, text: &str, range: Range<usize>) -> &str {
 
 /// The position of the next mark behind the first character.
 fn next_mark(mark: char, text: &str) -> Option<usize> {
+    mark_from(mark, text, 1)
+}
+
+/// The position of the first mark from a byte on.
+fn mark_from(mark: char, text: &str, mut from: usize) -> Option<usize> {
     let mut buffer = [0; 4];
     let mark = mark.encode_utf8(&mut buffer).as_bytes();
     let lead = *mark.first()?;
     let bytes = text.as_bytes();
-    let mut from = 1;
     loop {
         let at = from + memchr::memchr(lead, bytes.get(from..)?)?;
         if bytes.get(at..).is_some_and(|rest| rest.starts_with(mark)) {

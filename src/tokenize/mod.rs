@@ -35,6 +35,7 @@ mod format;
 mod memo;
 mod normalize;
 mod split;
+mod starts;
 mod tables;
 mod words;
 
@@ -45,27 +46,34 @@ use added::Piece;
 use artifact::Artifact;
 use encode::{Encoding, Stopped};
 use format::Section;
-use memo::Memo;
+use memo::Units;
 use split::Splitter;
 use tables::word;
 use words::WordEncoder;
 
+use crate::template::KnownItems;
+
 /// The longest text, whatever the limits: positions in it still fit 32 bits when a normalizer has made it longer.
 const MAX_TEXT_BYTES: usize = 1 << 27;
+/// The part of a workspace's memory that is for messages.
+const ITEMS_SHARE: usize = 4;
 
 /// A tokenizer, ready to encode.
 pub struct Tokenizer {
     artifact: Artifact,
 }
 
-/// Memory that encoding uses and keeps: scratch buffers, words and units seen before.
+/// Memory that a text's way from a request's body to its ids uses and keeps: scratch buffers, words, units and messages seen
+/// before.
 ///
 /// Serves any number of tokenizers; the words are forgotten when another one uses it. One a thread.
 pub struct Workspace {
     splitter: Splitter,
     words: WordEncoder,
     words_of: Option<TokenizerDigest>,
-    memo: Memo,
+    units: Units,
+    items: KnownItems,
+    memo_bytes: usize,
 }
 
 /// How much of a text may be encoded.
@@ -168,9 +176,9 @@ impl Tokenizer {
             return Err(OverLimit::Bytes { found: text.len(), allowed });
         }
         workspace.is_used_by(self.digest());
-        let Workspace { splitter, words, memo, .. } = workspace;
-        let mut encoding = Encoding::new(&self.artifact, splitter, words, limits);
-        match self.encode_around(text, specials, &mut encoding, memo) {
+        let Workspace { splitter, words, units, .. } = workspace;
+        let mut encoding = Encoding::new(&self.artifact, text.len(), splitter, words, limits);
+        match self.encode_around(text, specials, &mut encoding, units) {
             Ok(()) => Ok(encoding.into_ids()),
             Err(Stopped::Tokens) => Err(OverLimit::Tokens { allowed: limits.max_tokens }),
             Err(Stopped::Symbols) => Err(OverLimit::Symbols { allowed: limits.max_symbols }),
@@ -196,11 +204,12 @@ impl Tokenizer {
             text => text,
         };
         workspace.is_used_by(self.digest());
-        let Workspace { splitter, words, memo, .. } = workspace;
-        let mut encoding = Encoding::new(&self.artifact, splitter, words, limits);
+        let Workspace { splitter, words, units, .. } = workspace;
+        let (Extent::Whole(all) | Extent::Beginning(all)) = text;
+        let mut encoding = Encoding::new(&self.artifact, all.len(), splitter, words, limits);
         let (stopped, is_whole) = match text {
-            Extent::Whole(text) => (self.encode_around(text, specials, &mut encoding, memo).is_err(), true),
-            Extent::Beginning(text) => (self.encode_beginning(text, specials, &mut encoding, memo).is_err(), false),
+            Extent::Whole(text) => (self.encode_around(text, specials, &mut encoding, units).is_err(), true),
+            Extent::Beginning(text) => (self.encode_beginning(text, specials, &mut encoding, units).is_err(), false),
         };
         // A limit stops between two words: the ids so far stand.
         let mut ids = encoding.into_ids();
@@ -228,13 +237,13 @@ impl Tokenizer {
         text: &str,
         specials: Specials,
         encoding: &mut Encoding<'_>,
-        memo: &mut Memo,
+        units: &mut Units,
     ) -> Result<(), Stopped> {
         let open = self.artifact.raw_added().open_from(text);
         let cut = self.cuts(text).take_while(|cut| *cut < open).last().unwrap_or(0);
         let (known, rest) = text.split_at_checked(cut).unwrap_or((text, ""));
         let specials = if specials == Specials::None { specials } else { Specials::Before };
-        self.encode_around(known, specials, encoding, memo)?;
+        self.encode_around(known, specials, encoding, units)?;
         encoding.open_part(rest, cut == 0)
     }
 
@@ -243,14 +252,14 @@ impl Tokenizer {
         text: &str,
         specials: Specials,
         encoding: &mut Encoding<'_>,
-        memo: &mut Memo,
+        units: &mut Units,
     ) -> Result<(), Stopped> {
         if specials != Specials::None {
             encoding.extend(self.ids_of(Section::Prefix))?;
         }
         let mut start = 0;
         for end in self.cuts(text).chain([text.len()]) {
-            self.encode_unit(text.get(start..end).unwrap_or_default(), start == 0, encoding, memo)?;
+            self.encode_unit(text.get(start..end).unwrap_or_default(), start == 0, encoding, units)?;
             start = end;
         }
         if specials == Specials::Around {
@@ -265,16 +274,19 @@ impl Tokenizer {
         unit: &str,
         at_start: bool,
         encoding: &mut Encoding<'_>,
-        memo: &mut Memo,
+        units: &mut Units,
     ) -> Result<(), Stopped> {
         // The first unit may begin without a token and then stands at the start: no other unit equals it there.
-        let Some(key) = memo.key(self.digest(), unit) else { return encoding.part(unit, at_start) };
-        if let Some(ids) = memo.get(key) {
+        let Some(key) = memo::key(units, self.digest(), unit) else { return encoding.part(unit, at_start) };
+        if let Some(ids) = units.get(key) {
             return encoding.extend(ids.iter().copied());
         }
         let before = encoding.ids().len();
         encoding.part(unit, at_start)?;
-        memo.remember(key, encoding.ids().get(before..).unwrap_or_default());
+        let ids = encoding.ids().get(before..).unwrap_or_default();
+        if units.takes(size_of_val(ids)) {
+            units.remember(key, ids.into());
+        }
         Ok(())
     }
 
@@ -295,27 +307,37 @@ impl Tokenizer {
 // === impl Workspace ===
 
 impl Workspace {
-    /// A workspace that remembers the ids of up to `memo_bytes` bytes' worth of chat turns; 0 for none.
+    /// A workspace that remembers up to `memo_bytes` bytes' worth of chat turns: their ids, and in a quarter of it their
+    /// messages; 0 for none.
     pub fn new(memo_bytes: usize) -> Workspace {
+        let for_items = memo_bytes / ITEMS_SHARE;
         Workspace {
             splitter: Splitter::default(),
             words: WordEncoder::default(),
             words_of: None,
-            memo: Memo::new(memo_bytes),
+            units: Units::new(memo_bytes - for_items),
+            items: KnownItems::new(for_items),
+            memo_bytes,
         }
     }
 
     /// Remembers up to `memo_bytes` bytes' worth from now on. Where that is another bound, what was remembered is
     /// forgotten.
     pub fn set_memo_bytes(&mut self, memo_bytes: usize) {
-        if self.memo.max_bytes() != memo_bytes {
-            self.memo = Memo::new(memo_bytes);
+        if self.memo_bytes != memo_bytes {
+            let Workspace { units, items, .. } = Workspace::new(memo_bytes);
+            (self.units, self.items, self.memo_bytes) = (units, items, memo_bytes);
         }
     }
 
-    /// Bytes that remembered ids take.
+    /// Bytes that remembered ids and messages take.
     pub fn memo_bytes(&self) -> usize {
-        self.memo.bytes()
+        self.units.bytes() + self.items.bytes()
+    }
+
+    /// The messages seen before, for reading bodies.
+    pub fn items(&mut self) -> &mut KnownItems {
+        &mut self.items
     }
 
     fn is_used_by(&mut self, digest: TokenizerDigest) {

@@ -103,9 +103,22 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
     mixed(state ^ tail)
 }
 
-/// A hash of a word's first and last bytes and its length.
-pub(super) fn hash_of_ends(first: u64, last: u64, length: u8) -> u64 {
-    mixed(mixed(u64::from(length).wrapping_mul(MIX) ^ first) ^ last)
+/// A hash of two words.
+pub(super) fn hash_of_pair(first: u64, last: u64) -> u64 {
+    mixed(mixed(first.wrapping_add(MIX)) ^ last)
+}
+
+/// Whether two words are the same, eight bytes at a time: the comparison that WebAssembly has looks at each.
+fn are_equal(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let (Some(a_last), Some(b_last)) = (a.last_chunk::<8>(), b.last_chunk::<8>()) else {
+        return a.iter().zip(b).all(|(a, b)| a == b);
+    };
+    let (a_chunks, b_chunks) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);
+    let same = |(a, b): (&[u8; 8], &[u8; 8])| u64::from_le_bytes(*a) == u64::from_le_bytes(*b);
+    same((a_last, b_last)) && a_chunks.iter().zip(b_chunks).all(same)
 }
 
 fn mixed(state: u64) -> u64 {
@@ -184,7 +197,7 @@ impl Tables<'_> {
             if entry == EMPTY_TOKEN {
                 return None;
             }
-            if entry & TAG_MASK == tag && self.token_bytes(id_in(entry)) == bytes {
+            if entry & TAG_MASK == tag && are_equal(self.token_bytes(id_in(entry)), bytes) {
                 return Some(entry);
             }
             at = if at + 1 < slots { at + 1 } else { 0 };
@@ -204,6 +217,21 @@ mod tests {
         let hashes: Vec<u64> = texts.iter().map(|text| hash(text)).collect();
         let expected = [0, 0x95da_58f9_9f36_3d7d, 0xe282_cf6f_ed92_c2eb, 0x6e10_f149_c12d_2ef4, 0x273c_2391_3a06_7a5d];
         assert_eq!(hashes, expected);
+    }
+
+    #[test]
+    fn words_are_equal_where_slices_are() {
+        let text = b"a word of thirty-two bytes, or so";
+        for length in 0..text.len() {
+            let word = &text[..length];
+            assert!(are_equal(word, word));
+            assert!(!are_equal(word, &text[..length + 1]));
+            for at in 0..length {
+                let mut other = word.to_vec();
+                other[at] ^= 1;
+                assert!(!are_equal(word, &other), "{length} bytes, the {at}th differs");
+            }
+        }
     }
 
     #[test]

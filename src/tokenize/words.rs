@@ -6,16 +6,21 @@
 use super::bpe::Merger;
 use super::encode::Stopped;
 use super::format::{NO_ID, Parameters};
-use super::tables::{Tables, hash_of_ends, word};
+use super::tables::{Tables, hash_of_pair, word};
 
 /// Slots of the cache, a power of two.
 const SLOTS: usize = 8_192;
 /// The longest word that is cached, in bytes.
-const KEY_BYTES: usize = 16;
-/// The most ids of a word that is cached.
-const VALUE_IDS: usize = 7;
+const KEY_BYTES: usize = 15;
+/// The most ids of a word that is cached, half in each word of a slot.
+const HALF_IDS: usize = 3;
+/// Bits of an id in a slot; no id has all of them, which stand for none.
+const ID_BITS: usize = 21;
+const NONE: u64 = (1 << ID_BITS) - 1;
 /// Slots of the cache of characters, a power of two.
 const CHARACTER_SLOTS: usize = 4_096;
+/// A buffer that one long word grew is given back above this many bytes.
+const KEEP_MARKED_BYTES: usize = 1 << 14;
 /// The key of an unused slot, which is no character.
 const NO_CHARACTER: u32 = u32::MAX;
 
@@ -27,6 +32,8 @@ pub(super) struct WordEncoder {
     merger: Merger,
     slots: Vec<Slot>,
     characters: Characters,
+    /// The word at hand with marks for blanks.
+    marked: String,
 }
 
 /// The ids that characters were found to begin as, `NO_ID` for those that begin as their bytes or as unknown.
@@ -40,22 +47,22 @@ pub(super) enum Symbols {
     Bytes,
     /// Its characters, and the bytes of those that are no tokens.
     Characters,
+    /// The same, once blanks have become this mark. A word with blanks is never one of those that were found with marks.
+    Spaced(char),
 }
 
+/// A word and its ids, of half a cache line.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     key: Key,
-    count: u8,
-    ids: [u32; VALUE_IDS],
+    ids: [u64; 2],
 }
 
-/// A word of at most [`KEY_BYTES`]: its first and last bytes, which meet or overlap, and its length. Words that differ have
-/// keys that differ.
+/// A word of at most [`KEY_BYTES`]: its bytes, and its length in the last one. Words that differ have keys that differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Key {
     first: u64,
     last: u64,
-    length: u8,
 }
 
 // === impl WordEncoder ===
@@ -80,9 +87,17 @@ impl WordEncoder {
     ) -> Result<(), Stopped> {
         let key = Key::of(text.as_bytes());
         if let Some(slot) = key.and_then(|key| self.slot(key).filter(|slot| slot.key == key)) {
-            ids.extend_from_slice(slot.ids.get(..usize::from(slot.count)).unwrap_or_default());
+            slot.append_to(ids);
             return Ok(());
         }
+        // No memory is taken for a word that is known to be too long: a symbol has at most four bytes.
+        if text.len() > tables.longest_token && text.len() / 4 > *symbols_left {
+            return Err(Stopped::Symbols);
+        }
+        let text = match symbols {
+            Symbols::Spaced(mark) => marked(mark, text, &mut self.marked),
+            Symbols::Bytes | Symbols::Characters => text,
+        };
         if let Some(id) = tables.whole_word(text.as_bytes()) {
             ids.push(id);
             if let Some(slot) = key.and_then(|key| Slot::of(key, &[id])) {
@@ -90,20 +105,17 @@ impl WordEncoder {
             }
             return Ok(());
         }
-        // Nor is memory taken for a word that is known to be too long: a symbol has at most four bytes.
-        if text.len() / 4 > *symbols_left {
-            return Err(Stopped::Symbols);
-        }
         self.merger.clear();
         match symbols {
             Symbols::Bytes => push_bytes(&mut self.merger, &mut self.characters, tables, text),
-            Symbols::Characters => {
+            Symbols::Characters | Symbols::Spaced(_) => {
                 push_characters(&mut self.merger, &mut self.characters, tables, parameters, text);
             }
         }
         *symbols_left = symbols_left.checked_sub(self.merger.len()).ok_or(Stopped::Symbols)?;
         let encoded = self.merger.merge(tables);
-        ids.extend_from_slice(encoded);
+        // One by one: V8 calls out of the module for a copy of any length.
+        encoded.iter().for_each(|id| ids.push(*id));
         if let Some(slot) = key.and_then(|key| Slot::of(key, encoded)) {
             keep(&mut self.slots, slot);
         }
@@ -113,6 +125,19 @@ impl WordEncoder {
     fn slot(&self, key: Key) -> Option<&Slot> {
         self.slots.get(key.place())
     }
+}
+
+/// The text with marks for blanks.
+fn marked<'t>(mark: char, text: &'t str, buffer: &'t mut String) -> &'t str {
+    if memchr::memchr(b' ', text.as_bytes()).is_none() {
+        return text;
+    }
+    if buffer.capacity() > KEEP_MARKED_BYTES {
+        *buffer = String::new();
+    }
+    buffer.clear();
+    buffer.extend(text.chars().map(|character| if character == ' ' { mark } else { character }));
+    buffer
 }
 
 fn keep(slots: &mut Vec<Slot>, slot: Slot) {
@@ -128,9 +153,27 @@ fn keep(slots: &mut Vec<Slot>, slot: Slot) {
 
 impl Slot {
     fn of(key: Key, encoded: &[u32]) -> Option<Slot> {
-        let mut ids = [0; VALUE_IDS];
-        ids.get_mut(..encoded.len())?.copy_from_slice(encoded);
-        Some(Slot { key, count: encoded.len() as u8, ids })
+        if encoded.len() > 2 * HALF_IDS || encoded.iter().any(|id| u64::from(*id) >= NONE) {
+            return None;
+        }
+        let (first, last) = encoded.split_at(encoded.len().min(HALF_IDS));
+        let packed = |ids: &[u32]| {
+            let id = |at: usize| ids.get(at).map_or(NONE, |id| u64::from(*id));
+            (0..HALF_IDS).fold(0, |word, at| word | id(at) << (ID_BITS * at))
+        };
+        Some(Slot { key, ids: [packed(first), packed(last)] })
+    }
+
+    fn append_to(&self, ids: &mut Vec<u32>) {
+        for mut word in self.ids {
+            for _ in 0..HALF_IDS {
+                if word & NONE == NONE {
+                    return;
+                }
+                ids.push((word & NONE) as u32);
+                word >>= ID_BITS;
+            }
+        }
     }
 }
 
@@ -138,17 +181,26 @@ impl Slot {
 
 impl Key {
     fn of(word: &[u8]) -> Option<Key> {
-        let length = u8::try_from(word.len()).ok().filter(|_| word.len() <= KEY_BYTES)?;
-        let (first, last) = match (word.first_chunk(), word.last_chunk(), word.first_chunk(), word.last_chunk()) {
-            (Some(first), Some(last), ..) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
-            (_, _, Some(first), Some(last)) => (u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into()),
-            _ => (word.iter().fold(0, |bytes, byte| (bytes << 8) | u64::from(*byte)), 0),
+        let length = word.len();
+        let (first, last) = match (word.first_chunk::<8>(), word.last_chunk::<8>()) {
+            _ if length == 0 || length > KEY_BYTES => return None,
+            (Some(first), Some(last)) => {
+                // The bytes behind the first eight.
+                let last = u64::from_le_bytes(*last).checked_shr(8 * (16 - length as u32)).unwrap_or(0);
+                (u64::from_le_bytes(*first), last)
+            }
+            _ => match (word.first_chunk::<4>(), word.last_chunk::<4>()) {
+                (Some(first), Some(last)) => {
+                    (u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32, 0)
+                }
+                _ => (word.iter().fold(0, |bytes, byte| (bytes << 8) | u64::from(*byte)), 0),
+            },
         };
-        Some(Key { first, last, length })
+        Some(Key { first, last: last | (length as u64) << 56 })
     }
 
     fn place(self) -> usize {
-        hash_of_ends(self.first, self.last, self.length) as usize % SLOTS
+        hash_of_pair(self.first, self.last) as usize % SLOTS
     }
 }
 

@@ -16,7 +16,7 @@ use super::{Sections, is_byte_level, words};
 const MAX_UNCUT: usize = 64;
 /// Hash tables are filled to at most these parts.
 const VOCABULARY_LOAD: (usize, usize) = (2, 3);
-const MERGES_LOAD: (usize, usize) = (7, 10);
+const MERGES_LOAD: (usize, usize) = (17, 20);
 
 /// The tables and the parameters that go with them.
 pub(super) struct Model {

@@ -24,6 +24,9 @@ const MEMORY_GROWTH: f64 = 1.5;
 /// A background step may take this long, in us.
 const STEP_LIMIT_US: f64 = 1_000.0;
 
+/// What a program uses, of all that is counted.
+type BytesOf = fn(&Figures) -> u64;
+
 /// One phase.
 struct Phase {
     busy: bool,
@@ -114,7 +117,7 @@ fn judge(phases: &[Phase], changes: usize, verdicts: &mut Verdicts) {
 /// As many blocks are held after the changes as before: what memory grew by is what the changes left behind.
 fn judge_memory(phases: &[Phase], verdicts: &mut Verdicts) {
     let (Some(first), Some(last)) = (phases.first(), phases.last()) else { return };
-    let programs: [(&str, &'static str, fn(&Figures) -> u64); 2] = [
+    let programs: [(&str, &'static str, BytesOf); 2] = [
         ("hub", "memory of the hub, after / before the changes", |figures| figures.hub.rss_bytes),
         ("Envoy", "memory of Envoy, after / before the changes", |figures| figures.envoy.rss_bytes),
     ];

@@ -155,7 +155,7 @@ impl Leader {
                 self.catch_up(host, keys, follower, config, until_ns)
             }
             LeadStage::Ready(ready) => {
-                ready.keep_time(host);
+                ready.keep_time(host, config.freshness.stale_after_ms);
                 ready.keep_observing(host, config);
                 ready.commit_queued(host, keys, &mut self.lease, follower, config, until_ns)?;
                 follower.serve_what_is_built(self.lease.head());
@@ -236,7 +236,7 @@ impl Leader {
         let now_ms = host.now_ms();
         let heard = Heard { stream: token, at_ms: now_ms };
         let Some(index) = follower.index_of(self.lease.head()) else { return Ok(()) };
-        ready.keep_time(host);
+        ready.keep_time(host, config.freshness.stale_after_ms);
         if !ready.observer.heard(host, token) {
             return Ok(());
         }
@@ -280,10 +280,13 @@ impl LeadStage {
 impl Ready {
     /// Asks the hub for everything where time says nothing of what may have expired: with every look, so that nothing that is
     /// heard hides that the clock was set.
-    fn keep_time(&mut self, host: &impl Host) {
+    fn keep_time(&mut self, host: &impl Host, stale_after_ms: u64) {
         let now_ms = host.now_ms();
-        let passed_ms = now_ms.abs_diff(std::mem::replace(&mut self.looked_ms, now_ms));
-        if passed_ms.max(self.heard_ms.saturating_sub(now_ms)) > RESUME_WITHIN_MS {
+        let looked_ms = std::mem::replace(&mut self.looked_ms, now_ms);
+        // Who trusts a silent hub for longer does not mind a longer leap.
+        let leaps = now_ms.saturating_sub(looked_ms) > RESUME_WITHIN_MS.max(stale_after_ms);
+        let is_back = looked_ms.max(self.heard_ms).saturating_sub(now_ms) > RESUME_WITHIN_MS;
+        if leaps || is_back {
             host.log(Level::Info, "the clock was set, or stood still: the hub is asked for everything");
             self.observer.give_up(host);
         } else if self.observer.token().is_some() || now_ms.saturating_sub(self.heard_ms) <= RESUME_WITHIN_MS {

@@ -75,7 +75,7 @@ pub struct Knowledge<'a> {
     /// When the leader heard the hub say the newest of what is in the view, Unix time in ms; none if nobody ever led or
     /// heard it.
     pub heard_ms: Option<u64>,
-    /// Whether the hub has told all of its state: otherwise what of a tenant has not come may be on its way.
+    /// Whether the view is all of the hub's state, as far as is known: otherwise what of a tenant has not come may be on its way.
     pub is_whole: bool,
     /// What turns text into token ids, as far as it is here.
     pub models: &'a Models,
@@ -133,7 +133,7 @@ impl Node {
             self.catching_up.report(host, self.follower.catch_ups(), started_ns);
         }
         // While a reset is under way there is no position from which to go on.
-        let is_whole = head.as_ref().is_none_or(|head| head.hub_epoch != 0);
+        let is_whole = head.as_ref().is_none_or(|head| head.hub_epoch != 0 && self.follower.serves_up_to(head));
         let viewed = self.follower.viewed_incarnation();
         let heard_ms = self.heard.filter(|(log, _)| Some(*log) == viewed).map(|(_, heard_ms)| heard_ms);
         let models = self.models.models();

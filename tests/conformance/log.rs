@@ -29,6 +29,8 @@ use crate::vms::dump;
 use crate::vms::fleet::{Fleet, QUIET_ROUNDS};
 use crate::vms::proxy::Proxy;
 
+/// How often the hub is heard while time passes: a longer leap is a clock that was set.
+const HEARD_EVERY_MS: i64 = 30_000;
 /// Which VM is what. The leader is never asked, so that it is the one that leads.
 const LEADER: usize = 0;
 /// Follows the log step by step.
@@ -295,14 +297,19 @@ impl Server for Log {
         self.settle();
     }
 
-    /// The hub is heard at once, and nobody ticks: what expires stays until the sweep.
+    /// The hub is heard all the while, and nobody ticks: what expires stays until the sweep.
     fn advance(&mut self, ms: i64) {
         self.settle();
-        self.hub.advance(ms);
-        let Fleet { proxy, hub, .. } = &mut self.fleet;
-        proxy.set_clock(self.hub.now_ms);
-        hub.heartbeat(proxy);
-        self.fleet.deliver(LEADER, usize::MAX);
+        let mut left = ms;
+        while left != 0 {
+            let passed = left.clamp(-HEARD_EVERY_MS, HEARD_EVERY_MS);
+            left -= passed;
+            self.hub.advance(passed);
+            let Fleet { proxy, hub, .. } = &mut self.fleet;
+            proxy.set_clock(self.hub.now_ms);
+            hub.heartbeat(proxy);
+            self.fleet.deliver(LEADER, usize::MAX);
+        }
     }
 
     fn sweep(&mut self) {

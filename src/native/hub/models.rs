@@ -4,7 +4,7 @@
 //! changes, and a line for everything that is wrong or not there. A model is at the subdirectory of its id (`org/name`),
 //! or at the one that the configuration names for it. Contents are compared, not times or names of files, so that the swap
 //! of symbolic links by which a ConfigMap is updated is seen like any other change. They are not read again where the file system
-//! says of every file what it said before: but every [`READ_ANYWAY`]th time all the same, for one that does not tell the truth.
+//! says of every file what it said before: but every `READ_ANYWAY`th time all the same, for one that does not tell the truth.
 //!
 //! What a [`ModelsFollower`] finds changed counts once two readings found the same, so that of files that are being copied no
 //! half is used; at its start also what has not changed for as long.

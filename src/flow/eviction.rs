@@ -203,7 +203,8 @@ impl Evictor {
             // At least one piece goes of each that is looked at.
             loop {
                 let Some(index) = step.follower.index_of(step.lease.head()) else { return Ok(false) };
-                let excess = index.keys_of_tenant(tenant_id).saturating_sub(*quota);
+                let before = index.keys_of_tenant(tenant_id);
+                let excess = before.saturating_sub(*quota);
                 let blocks = usize::try_from(excess).unwrap_or(AT_ONCE).min(AT_ONCE);
                 if blocks == 0 {
                     break;
@@ -220,6 +221,12 @@ impl Evictor {
                 self.evict(step, Evicted::Quota, victims)?;
                 if step.is_over() {
                     return Ok(true);
+                }
+                // Where nothing comes of it, what others wrote over the log is at odds with itself: the next step's turn.
+                let after =
+                    step.follower.index_of(step.lease.head()).map_or(0, |index| index.keys_of_tenant(tenant_id));
+                if after >= before {
+                    break;
                 }
             }
             self.next_quota = at + 1;

@@ -18,6 +18,8 @@ pub const RESERVED_TENANT: &str = "inferencecache.io/probe";
 pub const MODEL_PART_BYTES: usize = 48 * 1024;
 /// The longest explicit block key.
 pub const MAX_KEY_BYTES: usize = 256;
+/// The longest tenant, model, scheme, adapter or replica id, in bytes: from producers and over the stream.
+pub const MAX_NAME_BYTES: usize = 512;
 
 /// The key of a block: opaque bytes, equal or not.
 ///
@@ -367,9 +369,23 @@ impl ModelVersion {
     }
 }
 
+// === impl Scope ===
+
+impl Scope {
+    /// What it is called by.
+    pub fn names(&self) -> [&str; 4] {
+        [&self.tenant_id, &self.model_id, &self.hash_scheme, &self.adapter_id]
+    }
+}
+
 // === impl Member ===
 
 impl Member {
+    /// What it is called by.
+    pub fn names(&self) -> [&str; 3] {
+        [&self.tenant_id, &self.model_id, &self.replica_id]
+    }
+
     /// `replica_id` as it serves `tenant_id` and `model_id`.
     pub fn new(tenant_id: impl Into<String>, model_id: impl Into<String>, replica_id: impl Into<String>) -> Member {
         Member { tenant_id: tenant_id.into(), model_id: model_id.into(), replica_id: replica_id.into() }

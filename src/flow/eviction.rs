@@ -141,7 +141,7 @@ impl Evictor {
         self.note(index, step.config, &changes);
         // What is to stay after all counts again, and the orders do not have it any more.
         let stays = |replica: &ReplicaSlot| {
-            step.superseded.binary_search(replica).is_err() && index.dictionary().replica(*replica).is_some()
+            !is_about_to_end(step.superseded, *replica) && index.dictionary().replica(*replica).is_some()
         };
         if self.left_out.iter().any(stays) {
             self.complete = None;
@@ -253,7 +253,7 @@ impl Evictor {
                 return Ok(true);
             }
             let superseded = step.superseded;
-            let counts = |replica: ReplicaSlot| excess.pairs == 0 || superseded.binary_search(&replica).is_err();
+            let counts = |replica: ReplicaSlot| excess.pairs == 0 || !is_about_to_end(superseded, replica);
             let victims = orders.order.next(index, max, counts);
             if victims.is_empty() {
                 return Ok(false);
@@ -330,10 +330,14 @@ impl Excess {
 /// Pairs of generations that have not ended, but for those that are about to, and for those of the reserved tenant.
 fn counted_pairs(index: &Index, superseded: &[ReplicaSlot]) -> u64 {
     let replicas = index.dictionary().replicas();
-    let counts = replicas.filter(|(replica, known)| {
-        known.member.tenant_id != RESERVED_TENANT && superseded.binary_search(replica).is_err()
-    });
+    let counts = replicas
+        .filter(|(replica, known)| known.member.tenant_id != RESERVED_TENANT && !is_about_to_end(superseded, *replica));
     counts.map(|(replica, _)| index.pairs_of(replica)).sum()
+}
+
+/// Whether `superseded`, which is in order, names the generation.
+fn is_about_to_end(superseded: &[ReplicaSlot], replica: ReplicaSlot) -> bool {
+    superseded.binary_search(&replica).is_ok()
 }
 
 /// Commits that these pairs are gone, and counts them.

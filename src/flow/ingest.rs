@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use hashbrown::{HashMap, HashSet};
 
-use names::{MAX_NAME_BYTES, MAX_SCOPES, ScopeNames, is_short, is_short_member, member_bytes, scope_bytes};
+use names::{MAX_SCOPES, ScopeNames, are_short, is_short_member, member_bytes, scope_bytes};
 pub use queue::Batch;
 use queue::Queue;
 use replicas::{Published, Reached, Replicas};
@@ -357,7 +357,7 @@ impl Ingest {
                 self.ignored.remove(&published);
                 let reached = Reached { address, data_parallel_rank };
                 let (_, ended) = self.replica_up(published, member, reached, None, now_ms, out);
-                room.add(ended.iter().map(|slot| index.pairs_of(*slot)).fold(0, u64::saturating_add));
+                ended.iter().for_each(|slot| room.add(index.pairs_of(*slot)));
             }
             // Of a replica that there is no room for, nothing is taken but its end.
             Observation::ReplicaGone { replica } if self.ignored.remove(&replica) => {}
@@ -399,7 +399,7 @@ impl Ingest {
             }
             Observation::Stored(stored) => self.stored(stored, (index, now_ms), room, out)?,
             Observation::Policy { tenant_id, policy } => {
-                let is_short = tenant_id.as_ref().is_none_or(|tenant_id| tenant_id.len() <= MAX_NAME_BYTES);
+                let is_short = are_short(tenant_id.as_deref().as_slice());
                 if is_short && self.policies.len() < MAX_POLICIES || self.policies.contains(&tenant_id) {
                     self.policies.insert(tenant_id.clone());
                     out.push(Observation::Policy { tenant_id, policy });
@@ -412,7 +412,7 @@ impl Ingest {
                 out.push(Observation::PolicyGone { tenant_id });
             }
             Observation::Model { model_id, version } => {
-                let is_short = model_id.len() <= MAX_NAME_BYTES;
+                let is_short = are_short(&[model_id.as_str()]);
                 if is_short && self.models.len() < MAX_MODELS || self.models.contains(&model_id) {
                     self.models.insert(model_id.clone());
                     out.push(Observation::Model { model_id, version });
@@ -466,7 +466,7 @@ impl Ingest {
     fn scope(&mut self, published: ScopeSlot, scope: Scope, out: &mut Vec<Observation>) -> Result<(), Violation> {
         let slot = match self.names.get(&scope) {
             Some(slot) => slot,
-            None if !self.names.has_room_for(scope_bytes(&scope)) || !is_short(&scope) => {
+            None if !self.names.has_room_for(scope_bytes(&scope)) || !are_short(&scope.names()) => {
                 return self.refuse_scope(published, scope);
             }
             None => {
@@ -488,7 +488,8 @@ impl Ingest {
             return Err(Violation::TooManyNumbers);
         }
         self.refused.names += 1;
-        let waits = is_short(&scope) && self.waiting_bytes.saturating_add(scope_bytes(&scope)) <= MAX_WAITING_BYTES;
+        let waits =
+            are_short(&scope.names()) && self.waiting_bytes.saturating_add(scope_bytes(&scope)) <= MAX_WAITING_BYTES;
         self.set_scope(published, PublishedScope::Refused(waits.then_some(scope)));
         Ok(())
     }

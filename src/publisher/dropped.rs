@@ -13,7 +13,7 @@ pub enum DropReason {
     EmptyHash,
     /// A hash has more than [`crate::observation::MAX_KEY_BYTES`].
     LongHash,
-    /// A name has more than [`super::MAX_NAME_BYTES`].
+    /// A name has more than [`crate::observation::MAX_NAME_BYTES`].
     LongName,
     /// A chain has more hashes than token counts, or fewer.
     MismatchedChain,

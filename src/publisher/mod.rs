@@ -40,9 +40,6 @@ use entries::Entries;
 pub use evict::Evictions;
 use message::ReportedStats;
 
-/// The longest tenant, model, scheme, adapter or replica id, in bytes.
-pub const MAX_NAME_BYTES: usize = 512;
-
 /// The publisher writes no pages.
 const PAGES: u32 = 1;
 

@@ -11,10 +11,10 @@ use hashbrown::HashMap;
 use super::dropped::{DropReason, Dropped};
 use super::entries::{ReplicaName, ScopeName};
 use super::message::{CacheStateUpdate, PrefixEntry, ReportedStats};
-use super::{MAX_NAME_BYTES, Publisher, Reported, StatsRecord};
+use super::{Publisher, Reported, StatsRecord};
 use crate::observation::{
-    BlockKey, MAX_KEY_BYTES, Member, Observation, RESERVED_TENANT, ReplicaStats, Scope, ScopeSlot, Stored, StoredBlock,
-    Tier,
+    BlockKey, MAX_KEY_BYTES, MAX_NAME_BYTES, Member, Observation, RESERVED_TENANT, ReplicaStats, Scope, ScopeSlot,
+    Stored, StoredBlock, Tier,
 };
 
 /// The blocks of an entry.
@@ -65,7 +65,7 @@ impl Publisher {
         if member.replica_id.is_empty() {
             return Err(DropReason::EmptyReplica);
         }
-        if [&member.tenant_id, &member.model_id, &member.replica_id].iter().any(|name| name.len() > MAX_NAME_BYTES) {
+        if member.names().iter().any(|name| name.len() > MAX_NAME_BYTES) {
             return Err(DropReason::LongName);
         }
         if reported_ms > now_ms.saturating_add(self.limits.future_tolerance_ms) {

@@ -30,10 +30,10 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::chat::{Chat, field};
-use super::draft::{Draft, list, object};
-use super::known::KnownItems;
+use super::draft::{Draft, list};
 use super::message::{BILLING_HEADER, invalid};
 use super::{ChatTemplate, InvalidChat, LocalTime, tools};
+use crate::request::ChatApi;
 
 /// The efforts that a client can ask for.
 const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
@@ -64,7 +64,7 @@ impl Chat {
     ///
     /// The body is not JSON, or names no conversation that the engine would render.
     pub fn from_messages(body: &[u8], template: &ChatTemplate) -> Result<Chat, InvalidChat> {
-        Chat::of_messages(&object(body, &mut KnownItems::new(0))?, template)
+        Chat::read(ChatApi::Messages, body, template)
     }
 
     pub(super) fn of_messages(body: &Value, template: &ChatTemplate) -> Result<Chat, InvalidChat> {

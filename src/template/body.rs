@@ -40,11 +40,7 @@ impl Chat {
     ///
     /// See [`Chat::from_body`], [`Chat::from_responses`] and [`Chat::from_messages`].
     pub fn read(api: ChatApi, body: &[u8], template: &ChatTemplate) -> Result<Chat, InvalidChat> {
-        match api {
-            ChatApi::ChatCompletions => Chat::from_body(body, template),
-            ChatApi::Responses => Chat::from_responses(body, template),
-            ChatApi::Messages => Chat::from_messages(body, template),
-        }
+        Chat::read_knowing(api, body, template, &mut KnownItems::new(0))
     }
 
     /// The same of a body whose messages may be known, and are from now on.
@@ -72,7 +68,7 @@ impl Chat {
     ///
     /// The body is not JSON, or names no conversation that the engine would render.
     pub fn from_body(body: &[u8], template: &ChatTemplate) -> Result<Chat, InvalidChat> {
-        Chat::of_completions(&object(body, &mut KnownItems::new(0))?, template)
+        Chat::read(ChatApi::ChatCompletions, body, template)
     }
 
     fn of_completions(body: &Value, template: &ChatTemplate) -> Result<Chat, InvalidChat> {

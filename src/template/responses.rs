@@ -24,10 +24,10 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::chat::{Chat, entries, field};
-use super::draft::{Draft, list, object, text};
-use super::known::KnownItems;
+use super::draft::{Draft, list, text};
 use super::message::{Origin, invalid};
 use super::{ChatTemplate, InvalidChat, tools};
+use crate::request::ChatApi;
 
 /// Fields that name something which is not in the body.
 const ENGINE_STATE: [&str; 4] = ["previous_response_id", "conversation", "prompt", "previous_input_messages"];
@@ -60,7 +60,7 @@ impl Chat {
     ///
     /// The body is not JSON, names no conversation that the engine would render, or relies on what the engine keeps.
     pub fn from_responses(body: &[u8], template: &ChatTemplate) -> Result<Chat, InvalidChat> {
-        Chat::of_responses(&object(body, &mut KnownItems::new(0))?, template)
+        Chat::read(ChatApi::Responses, body, template)
     }
 
     pub(super) fn of_responses(body: &Value, template: &ChatTemplate) -> Result<Chat, InvalidChat> {

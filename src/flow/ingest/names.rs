@@ -4,14 +4,12 @@
 
 use hashbrown::HashMap;
 
-use crate::observation::{Member, Scope, ScopeSlot};
+use crate::observation::{MAX_NAME_BYTES, Member, Scope, ScopeSlot};
 
 /// Scopes a log may name at a time: as many as a hub does at its defaults, reported and followed.
 pub(super) const MAX_SCOPES: usize = 131_072;
 /// Bytes of all of their names.
 pub(super) const MAX_SCOPE_BYTES: usize = 16 * 1024 * 1024;
-/// Bytes of one name: of a tenant, model, hash scheme, adapter or replica.
-pub(super) const MAX_NAME_BYTES: usize = 512;
 /// Bytes of an address: a DNS name with a port is shorter.
 const MAX_ADDRESS_BYTES: usize = 300;
 
@@ -65,26 +63,24 @@ impl ScopeNames {
 
 /// Bytes of a scope's names.
 pub(super) fn scope_bytes(scope: &Scope) -> usize {
-    parts(scope).iter().map(|name| name.len()).sum()
+    bytes_of(&scope.names())
 }
 
 /// Bytes of a replica's names and address.
 pub(super) fn member_bytes(member: &Member, address: &str) -> usize {
-    [&member.tenant_id, &member.model_id, &member.replica_id].iter().map(|name| name.len()).sum::<usize>()
-        + address.len()
+    bytes_of(&member.names()).saturating_add(address.len())
 }
 
-/// Whether each of its names is as short as it must be.
-pub(super) fn is_short(scope: &Scope) -> bool {
-    parts(scope).iter().all(|name| name.len() <= MAX_NAME_BYTES)
+/// Whether each of these names is as short as it must be.
+pub(super) fn are_short(names: &[&str]) -> bool {
+    names.iter().all(|name| name.len() <= MAX_NAME_BYTES)
 }
 
 /// The same of a replica's names and its address.
 pub(super) fn is_short_member(member: &Member, address: &str) -> bool {
-    let names = [&member.tenant_id, &member.model_id, &member.replica_id];
-    names.iter().all(|name| name.len() <= MAX_NAME_BYTES) && address.len() <= MAX_ADDRESS_BYTES
+    are_short(&member.names()) && address.len() <= MAX_ADDRESS_BYTES
 }
 
-fn parts(scope: &Scope) -> [&String; 4] {
-    [&scope.tenant_id, &scope.model_id, &scope.hash_scheme, &scope.adapter_id]
+fn bytes_of(names: &[&str]) -> usize {
+    names.iter().map(|name| name.len()).sum()
 }

@@ -1,6 +1,8 @@
 use super::*;
 use crate::index::log::Incarnation;
-use crate::observation::{BlockKey, Member, ModelDigest, ModelPart, ModelVersion, Stored, StoredBlock, Tier};
+use crate::observation::{
+    BlockKey, MAX_NAME_BYTES, Member, ModelDigest, ModelPart, ModelVersion, Stored, StoredBlock, Tier,
+};
 use crate::routing::policy::Policy;
 
 const HEARD: Heard = Heard { stream: StreamToken(1), at_ms: 1_000 };
@@ -61,9 +63,13 @@ fn scope_of(adapter_id: &str) -> Scope {
 }
 
 fn up(published: u32) -> Observation {
+    up_as(published, "a")
+}
+
+fn up_as(published: u32, replica_id: &str) -> Observation {
     Observation::ReplicaUp {
         replica: ReplicaSlot(published),
-        member: Member::new("t", "m", "a"),
+        member: Member::new("t", "m", replica_id),
         address: "10.0.0.1:80".into(),
         data_parallel_rank: None,
     }
@@ -120,15 +126,6 @@ fn a_time_ahead_of_the_clock_is_taken_as_now() {
     let batch = leader.ingest.take_batch(usize::MAX).unwrap();
     assert!(matches!(batch.records[..], [Observation::Stored(Stored { last_seen_ms: 1_000, .. })]), "{batch:?}");
     assert_eq!(leader.ingest.take_refused(), Refused { future: 1, ..Refused::default() });
-}
-
-fn up_as(published: u32, replica_id: &str) -> Observation {
-    Observation::ReplicaUp {
-        replica: ReplicaSlot(published),
-        member: Member::new("t", "m", replica_id),
-        address: "10.0.0.1:80".into(),
-        data_parallel_rank: None,
-    }
 }
 
 #[test]

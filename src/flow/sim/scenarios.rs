@@ -109,12 +109,7 @@ impl Pool {
         self.say(StreamBody::Reset);
         self.say(StreamBody::Chunk(vec![
             Observation::Scope { slot: ScopeSlot(1), scope: scope() },
-            Observation::ReplicaUp {
-                replica: ReplicaSlot(1),
-                member: Member::new("t", "m", "a"),
-                address: "10.0.0.1:80".into(),
-                data_parallel_rank: None,
-            },
+            up(1, "a", "10.0.0.1:80"),
             stored(keys),
             Observation::ReplicaComplete { replica: ReplicaSlot(1) },
         ]));
@@ -137,6 +132,15 @@ impl Pool {
             SharedValue::Present { bytes, .. } => Head::decode(&bytes).unwrap(),
             SharedValue::Absent => panic!("no head"),
         }
+    }
+}
+
+fn up(number: u32, replica_id: &str, address: &str) -> Observation {
+    Observation::ReplicaUp {
+        replica: ReplicaSlot(number),
+        member: Member::new("t", "m", replica_id),
+        address: address.into(),
+        data_parallel_rank: None,
     }
 }
 
@@ -277,12 +281,7 @@ fn a_hub_that_restarts_takes_its_old_state_along_only_until_the_reset_is_complet
     pool.say(StreamBody::Reset);
     pool.say(StreamBody::Chunk(vec![
         Observation::Scope { slot: ScopeSlot(1), scope: scope() },
-        Observation::ReplicaUp {
-            replica: ReplicaSlot(1),
-            member: Member::new("t", "m", "a"),
-            address: "10.0.0.1:80".into(),
-            data_parallel_rank: None,
-        },
+        up(1, "a", "10.0.0.1:80"),
     ]));
     pool.tick_all(1);
     assert_eq!(pool.credited(1), Some(48), "old entries serve until the replica is complete");

@@ -1,5 +1,5 @@
 use super::*;
-use crate::observation::Stored;
+use crate::observation::{MAX_NAME_BYTES, Stored};
 use crate::routing::policy::{Eviction, Policy};
 
 #[test]

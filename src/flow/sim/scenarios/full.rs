@@ -88,34 +88,20 @@ fn what_another_hub_filled_the_index_with_costs_the_state_that_follows_it_nothin
     pool.config = FilterConfig::from_json(json).unwrap();
     pool.tick_all(3);
     // All of it is younger than what the next hub tells, and of another replica.
-    let up = |number| Observation::ReplicaUp {
-        replica: ReplicaSlot(number),
-        member: Member::new("t", "m", "flood"),
-        address: "10.0.0.2:80".into(),
-        data_parallel_rank: None,
-    };
     let Observation::Stored(flood) = later(&(1_001..=1_100).collect::<Vec<_>>(), 5_000) else { panic!("a report") };
     pool.host.0.elapsed_ns.set(5_000_000_000);
     pool.reset(&[]);
-    pool.delta(vec![up(2), Observation::Stored(Stored { replica: ReplicaSlot(2), ..flood })]);
+    pool.delta(vec![up(2, "flood", "10.0.0.2:80"), Observation::Stored(Stored { replica: ReplicaSlot(2), ..flood })]);
     pool.delta(vec![Observation::ReplicaComplete { replica: ReplicaSlot(2) }]);
     pool.tick_all(10);
     assert_eq!(pool.pairs(), 100);
     (pool.epoch, pool.sequence) = (pool.epoch + 1, 0);
     pool.number = 0;
     pool.say(StreamBody::Reset);
-    pool.say(StreamBody::Chunk(vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }]));
+    let announced = vec![Observation::Scope { slot: ScopeSlot(1), scope: scope() }, up(1, "a", "10.0.0.1:80")];
+    pool.say(StreamBody::Chunk(announced));
     for key in 1..=50 {
-        let announced = match key {
-            1 => vec![Observation::ReplicaUp {
-                replica: ReplicaSlot(1),
-                member: Member::new("t", "m", "a"),
-                address: "10.0.0.1:80".into(),
-                data_parallel_rank: None,
-            }],
-            _ => Vec::new(),
-        };
-        pool.say(StreamBody::Chunk(announced.into_iter().chain([stored(&[key])]).collect()));
+        pool.say(StreamBody::Chunk(vec![stored(&[key])]));
         pool.tick_all(1);
     }
     pool.say(StreamBody::Chunk(vec![Observation::ReplicaComplete { replica: ReplicaSlot(1) }]));

@@ -52,12 +52,6 @@ fn a_stream_is_connected_once_the_hub_was_heard_over_it() {
 fn reset_elsewhere(pool: &mut Pool, keys: &[u64]) -> [Option<i64>; 3] {
     let before = pool.credited(1);
     (pool.epoch, pool.sequence, pool.number) = (pool.epoch + 1, 0, 0);
-    let up = |number, name: &str, address: &str| Observation::ReplicaUp {
-        replica: ReplicaSlot(number),
-        member: Member::new("t", "m", name),
-        address: address.into(),
-        data_parallel_rank: None,
-    };
     let Observation::Stored(stored) = stored(keys) else { panic!() };
     pool.say(StreamBody::Reset);
     pool.say(StreamBody::Chunk(vec![

@@ -222,7 +222,7 @@ impl Evictor {
                 if step.is_over() {
                     return Ok(true);
                 }
-                // Where nothing comes of it, what others wrote over the log is at odds with itself: the next step's turn.
+                // Nothing comes of it in a page that others forged to be true of more than the log: it takes no removal until then.
                 let after =
                     step.follower.index_of(step.lease.head()).map_or(0, |index| index.keys_of_tenant(tenant_id));
                 if after >= before {
